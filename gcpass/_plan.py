@@ -1,0 +1,181 @@
+"""A plan: what is kept, what that costs, and where the plan came from."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+from dataclasses import dataclass
+from typing import Any
+
+from gcpass._errors import OptionError
+from gcpass._explain import Row, fold
+from gcpass._units import format_bytes, format_seconds
+
+FORMAT_VERSION = 1
+
+
+@dataclass(frozen=True)
+class Peak:
+    """What the predicted peak is made of; the parts add up to the plan's predicted peak.
+
+    Attributes:
+        op: the op that runs at the peak.
+        in_backward: whether it runs in the backward.
+        kept_bytes: values kept for the backward.
+        recomputed_bytes: values recomputed and still alive.
+        gradients_bytes: finished gradients.
+        outputs_bytes: what the forward returned to the caller.
+        temporaries_bytes: everything else.
+    """
+
+    op: str
+    in_backward: bool
+    kept_bytes: int
+    recomputed_bytes: int
+    gradients_bytes: int
+    outputs_bytes: int
+    temporaries_bytes: int
+
+
+@dataclass(frozen=True)
+class Plan:
+    """What is kept for the backward and what is recomputed.
+
+    Attributes:
+        budget_bytes: the bound on the peak, or None.
+        predicted_peak_bytes: most bytes alive beyond what was alive before the call.
+        saved_bytes: bytes of the kept values.
+        recompute_seconds: time of what runs twice, under the cost model of ``hardware``.
+        forward_seconds: time of the forward, likewise.
+        lower_bound_seconds: no plan within the budget recomputes less than this.
+        peak: what the peak is made of.
+        policy: the policy asked for; ``"optimal"`` is gcpass's own choice.
+        solver: who chose.
+        hardware: the cost model.
+        codegen: whose memory is predicted: ``"inductor"`` or ``"eager"``.
+        kept: names of the kept ops in the joint graph.
+        graph: fingerprint of the joint graph the plan was made for.
+        notes: what the user should know, in sentences.
+        versions: of gcpass and torch.
+    """
+
+    budget_bytes: int | None
+    predicted_peak_bytes: int
+    saved_bytes: int
+    recompute_seconds: float
+    forward_seconds: float
+    lower_bound_seconds: float
+    peak: Peak
+    policy: str
+    solver: str
+    hardware: str
+    codegen: str
+    kept: tuple[str, ...]
+    graph: str
+    notes: tuple[str, ...] = ()
+    versions: tuple[tuple[str, str], ...] = ()
+    _rows: tuple[Row, ...] = dataclasses.field(default=(), repr=False)
+
+    @property
+    def recompute_ratio(self) -> float:
+        """Recomputation as a fraction of the forward's time."""
+        return self.recompute_seconds / self.forward_seconds if self.forward_seconds else 0.0
+
+    @property
+    def gap(self) -> float:
+        """How far the plan may be from the best one: (recompute - bound) / forward."""
+        if not self.forward_seconds:
+            return 0.0
+        return (self.recompute_seconds - self.lower_bound_seconds) / self.forward_seconds
+
+    def rows(self) -> list[Row]:
+        """One row for each value that the backward wants, in forward order."""
+        return list(self._rows)
+
+    def to_json(self) -> str:
+        """The plan as JSON text, read back by `from_json`."""
+        data = {"format": FORMAT_VERSION, **dataclasses.asdict(self)}
+        data["rows"] = data.pop("_rows")
+        return json.dumps(data)
+
+    @classmethod
+    def from_json(cls, text: str) -> Plan:
+        """Read what `to_json` wrote.
+
+        Raises:
+            OptionError: the text is not a plan, or of a newer format.
+        """
+        try:
+            data: dict[str, Any] = json.loads(text)
+            version = data.pop("format")
+            if version != FORMAT_VERSION:
+                raise OptionError(
+                    f"the plan has format {version!r}; this gcpass reads {FORMAT_VERSION}"
+                )
+            data["_rows"] = tuple(Row(**row) for row in data.pop("rows"))
+            data["peak"] = Peak(**data["peak"])
+            for name in ("kept", "notes"):
+                data[name] = tuple(data[name])
+            data["versions"] = tuple((a, b) for a, b in data["versions"])
+            return cls(**data)
+        except (json.JSONDecodeError, KeyError, TypeError, AttributeError) as error:
+            raise OptionError(f"not a gcpass plan: {error}") from error
+
+    def summary(self) -> str:
+        """The plan in words: budget, peak and what it is made of, recomputation, values by layer."""
+        return "\n".join(_summary_lines(self))
+
+
+def _summary_lines(plan: Plan) -> list[str]:
+    peak, where = plan.peak, "backward" if plan.peak.in_backward else "forward"
+    total = plan.predicted_peak_bytes
+    budget = "no budget" if plan.budget_bytes is None else f"budget {format_bytes(plan.budget_bytes)}"
+    lines = [
+        f"gcpass plan: {budget}, policy {plan.policy}, {plan.codegen} codegen, "
+        f"{plan.hardware} cost model",
+        f"predicted peak   {format_bytes(total)}, in the {where} at {peak.op}",
+    ]
+    parts = [
+        ("kept for the backward", peak.kept_bytes),
+        ("recomputed", peak.recomputed_bytes),
+        ("gradients", peak.gradients_bytes),
+        ("outputs", peak.outputs_bytes),
+        ("temporaries", peak.temporaries_bytes),
+    ]
+    lines += [
+        f"  {label:<22} {format_bytes(nbytes):>12} {nbytes / max(total, 1):>6.1%}"
+        for label, nbytes in parts
+        if nbytes
+    ]
+    lines.append(
+        f"recomputation    {plan.recompute_ratio:.1%} of the forward "
+        f"({format_seconds(plan.recompute_seconds)} of {format_seconds(plan.forward_seconds)})"
+    )
+    for decision in ("kept", "recomputed"):
+        rows = [r for r in fold(plan.rows()) if r.decision == decision]
+        if rows:
+            nbytes = sum(r.nbytes for r in rows)
+            count = sum(r.count for r in rows)
+            lines += ["", f"{decision}: {count} values, {format_bytes(nbytes)}"]
+            lines += _row_lines(rows)
+    if plan.notes:
+        lines += ["", *(f"note: {note}" for note in plan.notes)]
+    return lines
+
+
+_LISTED = 12
+
+
+def _row_lines(rows: list[Row]) -> list[str]:
+    """The largest rows, aligned; the rest as one line."""
+    rows = sorted(rows, key=lambda r: -r.nbytes)
+    lines = [
+        f"  {r.count:>4} x {format_bytes(r.nbytes / r.count):>10}  {r.target:<28} "
+        f"{r.module or r.source or '-':<28} {r.why}"
+        for r in rows[:_LISTED]
+    ]
+    if len(rows) > _LISTED:
+        rest = rows[_LISTED:]
+        nbytes = format_bytes(sum(r.nbytes for r in rest))
+        lines.append(f"  and {sum(r.count for r in rest)} smaller values, {nbytes} together")
+    return lines

@@ -1,0 +1,207 @@
+"""Making a plan: choose, evaluate, explain."""
+
+from __future__ import annotations
+
+import hashlib
+import warnings
+from collections.abc import Collection, Mapping
+from dataclasses import dataclass
+
+from gcpass._budget import Budget
+from gcpass._errors import InfeasibleBudget, OptionError
+from gcpass._evaluate import Evaluation, Evaluator, Moment
+from gcpass._explain import explain
+from gcpass._plan import Peak, Plan
+from gcpass._problem import Problem
+from gcpass._solvers import Solution, find_solver
+from gcpass._units import PICOSECONDS, format_bytes
+from gcpass.policies import Policy
+
+ON_INFEASIBLE = ("error", "best")
+
+
+@dataclass(frozen=True)
+class Request:
+    """What a plan was asked for.
+
+    Attributes:
+        budget: the bound on the peak; ``auto`` must have been resolved.
+        policy: a manual policy, or None for the optimiser.
+        solver: the solver's name.
+        hardware: the cost model's name, for the record.
+        on_infeasible: ``"error"`` or ``"best"``.
+    """
+
+    budget: Budget = Budget()
+    policy: Policy | None = None
+    solver: str = "auto"
+    hardware: str = "auto"
+    on_infeasible: str = "error"
+
+    def __post_init__(self) -> None:
+        find_solver(self.solver)
+        if self.on_infeasible not in ON_INFEASIBLE:
+            raise OptionError(
+                f"on_infeasible={self.on_infeasible!r} must be one of {', '.join(ON_INFEASIBLE)}"
+            )
+
+
+@dataclass(frozen=True)
+class Planned:
+    """A plan with what the lowering needs of it."""
+
+    plan: Plan
+    kept: frozenset[int]
+    evaluation: Evaluation
+
+
+def make_plan(
+    evaluator: Evaluator,
+    request: Request,
+    *,
+    stock_kept: Collection[int] | None = None,
+    versions: Mapping[str, str] | None = None,
+) -> Planned:
+    """Plan one problem.
+
+    Args:
+        evaluator: of the problem.
+        request: what is asked for.
+        stock_kept: what torch's own partitioner keeps, if the policy is torch's.
+        versions: recorded in the plan.
+
+    Returns:
+        The plan and its evaluation.
+
+    Raises:
+        InfeasibleBudget: no plan within the budget was found and ``on_infeasible`` is
+            ``"error"``.
+    """
+    problem = evaluator.problem
+    budget_bytes = resolve_budget(evaluator, request)
+    notes: list[str] = []
+    bound = 0
+    if request.policy is not None:
+        kept = frozenset(
+            stock_kept or () if request.policy.choose is None else request.policy.choose(problem)
+        )
+        evaluation = evaluator.evaluate(kept)
+        broken = evaluator.violations(kept)
+        if broken:
+            notes.append(f"this policy breaks what gcpass would not: {broken[0]}")
+        if budget_bytes is not None and evaluation.peak_nbytes > budget_bytes:
+            notes.append(f"policy {request.policy.name} does not look at the budget, and exceeds it")
+    else:
+        solution = find_solver(request.solver)(evaluator, budget_bytes)
+        kept, evaluation = solution.kept, solution.evaluation
+        bound = solution.bound_picoseconds
+        notes += _check_feasible(evaluator, request, budget_bytes, solution)
+    plan = Plan(
+        budget_bytes=budget_bytes,
+        predicted_peak_bytes=evaluation.peak_nbytes,
+        saved_bytes=evaluation.saved_nbytes,
+        recompute_seconds=evaluation.recompute_picoseconds / PICOSECONDS,
+        forward_seconds=problem.forward_picoseconds / PICOSECONDS,
+        lower_bound_seconds=bound / PICOSECONDS,
+        peak=_peak(evaluation.peak),
+        policy=request.policy.name if request.policy else "optimal",
+        solver=request.solver,
+        hardware=request.hardware,
+        codegen=problem.codegen,
+        kept=tuple(problem.ops[k].name for k in sorted(kept)),
+        graph=fingerprint(problem),
+        notes=tuple(notes),
+        versions=tuple((versions or {}).items()),
+        _rows=explain(problem, kept, evaluation),
+    )
+    return Planned(plan, kept, evaluation)
+
+
+def replay(evaluator: Evaluator, plan: Plan) -> Planned:
+    """A stored plan, applied to the problem it was made for.
+
+    Raises:
+        OptionError: it was made for another graph.
+    """
+    problem = evaluator.problem
+    if plan.graph != fingerprint(problem):
+        raise OptionError(
+            "the given plan was made for another graph: plan again with this model, these input "
+            f"shapes and codegen={problem.codegen!r}"
+        )
+    index = {op.name: i for i, op in enumerate(problem.ops)}
+    kept = frozenset(index[name] for name in plan.kept)
+    return Planned(plan, kept, evaluator.evaluate(kept))
+
+
+def resolve_budget(evaluator: Evaluator, request: Request) -> int | None:
+    """The budget in bytes; a fraction is taken of the unconstrained plan's predicted peak."""
+    budget = request.budget
+    if budget.fraction is not None:
+        fastest = find_solver(request.solver)(evaluator, None)
+        return max(int(budget.fraction * fastest.evaluation.peak_nbytes), 1)
+    return budget.nbytes
+
+
+def fingerprint(problem: Problem) -> str:
+    """Changes with anything about the graph that a plan depends on."""
+    digest = hashlib.sha256(problem.codegen.encode())
+    for op in problem.ops:
+        digest.update(repr((op.name, op.target, op.inputs, op.phase.value)).encode())
+    for storage in problem.storages:
+        digest.update(repr((storage.nbytes, storage.producer)).encode())
+    return digest.hexdigest()[:16]
+
+
+def _check_feasible(
+    evaluator: Evaluator, request: Request, budget_bytes: int | None, solution: Solution
+) -> list[str]:
+    if budget_bytes is None or solution.evaluation.peak_nbytes <= budget_bytes:
+        return []
+    message = infeasible_message(budget_bytes, solution.evaluation.peak)
+    if request.on_infeasible == "error":
+        raise InfeasibleBudget(
+            message, budget_bytes=budget_bytes, floor_bytes=solution.evaluation.peak_nbytes
+        )
+    warnings.warn(f"gcpass: {message} Going on with the smallest peak.", stacklevel=2)
+    return [message]
+
+
+def infeasible_message(budget_bytes: int, floor: Moment) -> str:
+    """What the smallest peak is, what it is made of, and what to change."""
+    parts = {
+        "gradients": floor.gradients,
+        f"temporaries of {floor.op}": floor.temporaries,
+        "values kept between segments": floor.kept,
+        "recomputed values": floor.recomputed,
+        "outputs the caller holds": floor.outputs,
+    }
+    made_of = ", ".join(
+        f"{format_bytes(nbytes)} {name}"
+        for name, nbytes in sorted(parts.items(), key=lambda part: -part[1])
+        if nbytes
+    )
+    largest = max(parts, key=lambda name: parts[name])
+    advice = {
+        "gradients": "train fewer parameters (LoRA), shard them (FSDP), or use a smaller dtype",
+        "values kept between segments": "use a smaller batch or sequence",
+        "recomputed values": "use a smaller batch or sequence",
+        "outputs the caller holds": "compute the loss inside the compiled function",
+    }.get(largest, "use a smaller batch or sequence, or split that op")
+    return (
+        f"memory_budget={format_bytes(budget_bytes)} is below the smallest peak found, "
+        f"{format_bytes(floor.nbytes)}, which is made of {made_of}. Raise the budget to at least "
+        f"{format_bytes(floor.nbytes)} ({floor.nbytes} bytes), or {advice}."
+    )
+
+
+def _peak(moment: Moment) -> Peak:
+    return Peak(
+        op=moment.op,
+        in_backward=moment.in_backward,
+        kept_bytes=moment.kept,
+        recomputed_bytes=moment.recomputed,
+        gradients_bytes=moment.gradients,
+        outputs_bytes=moment.outputs,
+        temporaries_bytes=moment.temporaries,
+    )

@@ -1,0 +1,31 @@
+"""Solvers: interchangeable algorithms behind one result.
+
+A solver takes an evaluator (of one problem) and a budget in bytes, and returns a `Solution`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from gcpass._errors import OptionError, did_you_mean
+from gcpass._evaluate import Evaluator
+from gcpass._solvers._solution import Solution
+
+Solver = Callable[[Evaluator, "int | None"], Solution]
+
+
+def find_solver(name: str) -> Solver:
+    """The solver called ``name``.
+
+    Raises:
+        OptionError: there is none.
+    """
+    from gcpass._solvers._segments import solve
+
+    solvers: dict[str, Solver] = {"auto": solve, "segments": solve}
+    if name not in solvers:
+        raise OptionError(f"solver={name!r} is not known; {did_you_mean(name, solvers)}")
+    return solvers[name]
+
+
+__all__ = ["Solution", "Solver", "find_solver"]

@@ -1,0 +1,96 @@
+"""Where to stop a chain of recomputation: positions of the forward that few bytes cross.
+
+A position p lies between two ops of the forward range. A value *crosses* p if it is produced
+before p and something at or after p, that the backward may want recomputed, reads it. Keeping the
+values that cross p makes the two sides independent: nothing after p ever recomputes anything
+before it. Crossing values are found for any graph, not only for chains of layers: a U-Net's skips
+cross every position between their two ends.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+from gcpass._problem import Problem
+
+
+@dataclass(frozen=True, slots=True)
+class Boundary:
+    """A position and what crosses it.
+
+    Attributes:
+        position: the first op after it.
+        crossing: holders of the storages that cross it.
+        nbytes: their bytes.
+    """
+
+    position: int
+    crossing: frozenset[int]
+    nbytes: int
+
+
+def find_boundaries(problem: Problem, limit: int) -> list[Boundary]:
+    """Up to ``limit`` positions where locally the fewest bytes cross, in forward order.
+
+    The two ends of the forward range, which nothing crosses, are not listed.
+    """
+    return _spread(_valleys(list(_open_positions(problem))), limit)
+
+
+def _open_positions(problem: Problem) -> Iterator[Boundary]:
+    """Every position where all that crosses can be kept; of equals, the first."""
+    forward = problem.forward_range
+    last_reader = _last_readers(problem)
+    ends: dict[int, list[int]] = {}
+    for storage, last in last_reader.items():
+        ends.setdefault(last, []).append(storage)
+    crossing: set[int] = set()
+    previous: frozenset[int] | None = None
+    for position in forward[1:]:
+        crossing.update(s for s in problem.produced[position - 1] if s in last_reader)
+        crossing.difference_update(ends.get(position - 1, ()))
+        holders = {s: problem.storages[s].holder for s in crossing}
+        if not crossing or not all(
+            h in problem.kept_storage and h is not None and h < position for h in holders.values()
+        ):
+            continue
+        found = frozenset(h for h in holders.values() if h is not None)
+        if found != previous:
+            yield Boundary(position, found, sum(_held_nbytes(problem, s) for s in crossing))
+            previous = found
+
+
+def _held_nbytes(problem: Problem, storage: int) -> int:
+    """What keeping a storage adds: nothing if the caller holds it anyway."""
+    return 0 if storage in problem.output_storages else problem.storages[storage].nbytes
+
+
+def _last_readers(problem: Problem) -> dict[int, int]:
+    """For each storage of the forward range, the last op whose recomputation reads it."""
+    forward = problem.forward_range
+    last: dict[int, int] = {}
+    for op in forward:
+        if problem.wanted[op]:
+            for read in problem.ops[op].inputs:
+                if read >= forward.start:
+                    last.update(dict.fromkeys(problem.ops[read].storages, op))
+    return last
+
+
+def _valleys(boundaries: list[Boundary]) -> list[Boundary]:
+    """The positions that no fewer bytes cross than their neighbours."""
+    found = []
+    for i, here in enumerate(boundaries):
+        around = boundaries[max(i - 1, 0) : i + 2]
+        if all(here.nbytes <= other.nbytes for other in around):
+            found.append(here)
+    return found
+
+
+def _spread(boundaries: list[Boundary], limit: int) -> list[Boundary]:
+    """At most ``limit`` of them: of two neighbours, the one that fewer bytes cross."""
+    while len(boundaries) > limit:
+        pairs = [boundaries[i : i + 2] for i in range(0, len(boundaries), 2)]
+        boundaries = [min(pair, key=lambda b: b.nbytes) for pair in pairs]
+    return boundaries

@@ -1,0 +1,238 @@
+"""The cheapest set to keep for one price of memory: a single minimum cut.
+
+Every value v of the forward range is a pair of vertices v_in -> v_out:
+
+    v_in -> v_out      keep(v)       price of keeping v             (`_Network.keep`)
+    source -> v_in     recompute(v)  time of recomputing v          (`_Network.recompute`)
+    u_out -> v_in      unbounded     v reads u: to recompute v, have u
+    v_out -> sink      unbounded     the backward reads v
+
+On the sink's side stands what exists in the backward. A cut through v_in -> v_out keeps v; one
+through source -> v_in recomputes it; the unbounded edges make sure that whatever is recomputed
+finds its inputs. So the value of the cut is exactly
+
+    sum of keep(v) over kept v  +  sum of recompute(v) over recomputed v,
+
+and the minimum cut is the cheapest plan at that price, dependencies included. keep(v) is
+``price`` x bytes of its storage plus what writing and reading it adds; views are never kept (their
+storage is) and cost nothing to recompute, so they are contracted before the flow runs.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+from dataclasses import dataclass
+from fractions import Fraction
+
+from gcpass._problem import Problem, Rule
+from gcpass._solvers._flow import SINK, SOURCE, sink_side
+
+
+@dataclass(frozen=True, slots=True)
+class Choice:
+    """What one cut keeps of a stretch of the forward range.
+
+    Attributes:
+        kept: the ops kept, beyond the ones that were given.
+        nbytes: their bytes.
+        picoseconds: what the choice costs: recomputation, and writing and reading what is kept.
+    """
+
+    kept: frozenset[int]
+    nbytes: int
+    picoseconds: int
+
+
+class CutNetwork:
+    """The network of one stretch of the forward range; cut it at any price.
+
+    It is shrunk before any flow runs: views stand for what they view, and a value that only one
+    other reads is merged into its reader where keeping it could never be the better choice.
+
+    Attributes:
+        demanded: ops of the stretch that the backward itself reads, less the given ones.
+    """
+
+    def __init__(self, problem: Problem, ops: range, given: Collection[int]) -> None:
+        """
+        Args:
+            problem: the problem.
+            ops: a stretch of the forward range; what it reads from before it is there.
+            given: ops of the stretch that are kept in any case.
+        """
+        self._problem = problem
+        self.demanded = _demanded(problem, ops, given)
+        members = _members(problem, ops, given, self.demanded)
+        stands_for = _views(problem, members)
+        self._reads: dict[int, set[int]] = {}
+        for op in members:
+            vertex = stands_for[op]
+            reads = {stands_for[r] for r in problem.ops[op].inputs if r in stands_for}
+            self._reads.setdefault(vertex, set()).update(reads - {vertex})
+        self._targets = {stands_for[op] for op in self.demanded}
+        self._set_prices()
+        self._merge_series()
+        self._bytes_bound = 1 + sum(self._nbytes[v] for v in self._keepable)
+        self._time_bound = 1 + sum(t or 0 for t in self._time.values())
+        self._time_bound += sum(self._keep_time[v] for v in self._keepable)
+
+    def _set_prices(self) -> None:
+        problem = self._problem
+        self._time: dict[int, int | None] = {}  # None: must not be recomputed
+        self._nbytes: dict[int, int] = {}
+        self._keep_time: dict[int, int] = {}
+        self._keepable: set[int] = set()
+        for v in self._reads:
+            op = problem.ops[v]
+            storage = problem.kept_storage.get(v)
+            must_keep = op.obeys(Rule.KEEP) and storage is not None
+            forbidden = must_keep or op.obeys(Rule.NEVER_RECOMPUTE)
+            self._time[v] = None if forbidden else problem.recompute_picoseconds(v)
+            if storage is not None:
+                self._keepable.add(v)
+                free = storage in problem.output_storages
+                self._nbytes[v] = 0 if free else problem.storages[storage].nbytes
+                self._keep_time[v] = problem.keep_picoseconds(v)
+
+    def _merge_series(self) -> None:
+        """Merge v into its only reader u where v is recomputed exactly when u is.
+
+        That is so if v cannot be kept, or if keeping u costs no more than keeping v would at any
+        price: whatever is recomputed of v serves u alone.
+        """
+        readers: dict[int, list[int]] = {v: [] for v in self._reads}
+        for u, reads in self._reads.items():
+            for v in reads:
+                readers[v].append(u)
+        for v in sorted(self._reads):
+            if v in self._targets or len(readers[v]) != 1:
+                continue
+            (u,) = readers[v]
+            dominated = v not in self._keepable or (
+                u in self._keepable
+                and self._nbytes[u] <= self._nbytes[v]
+                and self._keep_time[u] <= self._keep_time[v]
+            )
+            if not dominated:
+                continue
+            mine, its = self._time.pop(v), self._time[u]
+            self._time[u] = None if mine is None or its is None else mine + its
+            for w in self._reads[v]:
+                readers[w] = list(dict.fromkeys(u if r == v else r for r in readers[w]))
+            self._reads[u] = (self._reads[u] | self._reads.pop(v)) - {v}
+            self._keepable.discard(v)
+
+    def cut(self, price: Fraction) -> Choice:
+        """The cheapest choice at ``price`` picoseconds a byte.
+
+        Raises:
+            UnsupportedGraph: the rules of the problem leave no choice.
+        """
+        scale_time, scale_bytes = price.denominator, price.numerator
+        capacities: dict[tuple[object, object], int] = {}
+        unbounded: list[tuple[object, object]] = []
+        for v, time in self._time.items():
+            if time is None:
+                unbounded.append((SOURCE, v))
+            elif time:
+                capacities[SOURCE, v] = time * scale_time
+            if v in self._keepable:
+                keep = self._nbytes[v] * scale_bytes + self._keep_time[v] * scale_time
+                capacities[v, ("out", v)] = keep
+        for v, reads in self._reads.items():
+            unbounded += [(self._out(u), v) for u in reads]
+        unbounded += [(self._out(v), SINK) for v in self._targets]
+        there = sink_side(capacities, unbounded)
+        kept = [v for v in self._keepable if ("out", v) in there and v not in there]
+        time = sum(t for v, t in self._time.items() if t is not None and v in there)
+        time += sum(self._keep_time[v] for v in kept)
+        return Choice(frozenset(kept), sum(self._nbytes[v] for v in kept), time)
+
+    def _out(self, v: int) -> object:
+        """The out-vertex of a value; one that cannot be kept has a single vertex."""
+        return ("out", v) if v in self._keepable else v
+
+    def fastest(self) -> Choice:
+        """The least time, and among those the fewest bytes."""
+        return self.cut(Fraction(1, self._bytes_bound))
+
+    def smallest(self) -> Choice:
+        """The fewest bytes, and among those the least time."""
+        return self.cut(Fraction(self._time_bound))
+
+    def hull(self, limit: int) -> list[Choice]:
+        """Up to ``limit`` corners of the lower convex hull of (bytes, time), fastest first.
+
+        Between two corners the only price that can show another is the slope of the line through
+        them; a cut at that price either finds one below the line or proves that there is none.
+        """
+        corners = [self.fastest()]
+        last = self.smallest()
+        if last.nbytes < corners[0].nbytes:
+            corners.append(last)
+        done: set[tuple[int, int]] = set()
+        while len(corners) < limit:
+            gaps = [
+                (a.nbytes - b.nbytes, i)
+                for i, (a, b) in enumerate(zip(corners, corners[1:], strict=False))
+                if (a.nbytes, b.nbytes) not in done
+            ]
+            if not gaps:
+                break
+            _, i = max(gaps)
+            a, b = corners[i], corners[i + 1]
+            done.add((a.nbytes, b.nbytes))
+            slope = Fraction(b.picoseconds - a.picoseconds, a.nbytes - b.nbytes)
+            if slope <= 0:
+                continue
+            new = self.cut(slope)
+            below = new.picoseconds + slope * new.nbytes < a.picoseconds + slope * a.nbytes
+            if below and b.nbytes < new.nbytes < a.nbytes:
+                corners.insert(i + 1, new)
+        return corners
+
+
+def _demanded(problem: Problem, ops: range, given: Collection[int]) -> frozenset[int]:
+    """What the backward reads of ``ops`` itself, or must find kept."""
+    gradients = set(problem.gradients)
+    backward = problem.backward_range.start
+    return frozenset(
+        op
+        for op in ops
+        if op not in given
+        and (
+            op in gradients
+            or (problem.readers[op] and problem.readers[op][-1] >= backward)
+            or (problem.ops[op].obeys(Rule.KEEP) and problem.wanted[op])
+        )
+    )
+
+
+def _members(
+    problem: Problem, ops: range, given: Collection[int], demanded: Collection[int]
+) -> list[int]:
+    """The ops that would all be recomputed if nothing but ``given`` were kept."""
+    members: set[int] = set()
+    stack = list(demanded)
+    while stack:
+        op = stack.pop()
+        if op not in members and op not in given and op >= ops.start:
+            members.add(op)
+            stack.extend(problem.ops[op].inputs)
+    return sorted(members)
+
+
+def _views(problem: Problem, members: list[int]) -> dict[int, int]:
+    """For each member, the member it stands for: what it views, or itself."""
+    stands_for: dict[int, int] = {}
+    for op in members:
+        inputs = [i for i in problem.ops[op].inputs if i in stands_for]
+        is_view = (
+            bool(problem.ops[op].storages)
+            and not problem.produced[op]
+            and op not in problem.kept_storage
+            and len(inputs) == 1
+            and set(problem.ops[op].storages) <= set(problem.ops[inputs[0]].storages)
+        )
+        stands_for[op] = stands_for[inputs[0]] if is_view else op
+    return stands_for

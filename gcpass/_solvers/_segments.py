@@ -1,0 +1,193 @@
+"""The peak-constrained plan: cut inside, boundaries across, the evaluator as the judge.
+
+Boundaries i_1 < i_2 < ... (`find_boundaries`) split the forward into segments. What crosses a
+boundary is kept, so segments are independent but for the bytes they hold. For a segment s, cuts at
+several prices of memory give options o (`SegmentTable`), each with
+
+    kept(s, o)     bytes it leaves alive until its own backward
+    own(s, o)      its peak, forward or backward, with the gradients and all else that the
+                   backward itself holds at that time
+    time(s, o)     what it recomputes
+
+and a choice of segments and options runs within a budget B if, for every segment,
+
+    sum of kept over earlier segments  +  own(s, o)  <=  B,
+
+for when a segment's backward runs, all later ones are over. Dynamic programming over boundaries,
+from the first to the last, finds the least total time (`fastest_within`): the state is the bytes
+kept so far, and of two states with no fewer bytes and no less time only one survives.
+
+The model counts a boundary value as kept even where nothing reads it; the evaluator, which
+judges the result, does not. So the bound handed to the dynamic program is searched for: the
+largest one whose plan *evaluates* to a peak within the budget.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+from gcpass._evaluate import Evaluation, Evaluator
+from gcpass._solvers._cut import CutNetwork
+from gcpass._solvers._polish import polish
+from gcpass._solvers._solution import Solution, Status
+from gcpass._solvers._table import Option, SegmentTable
+
+_ROUNDS = 7  # searches for the bound that uses the budget up
+_LABELS = 96  # states kept at each boundary
+
+
+@dataclass(frozen=True, slots=True)
+class _Label:
+    """A way to treat all segments up to a boundary."""
+
+    kept_nbytes: int
+    cost: int  # picoseconds, or the peak so far
+    option: Option | None = None
+    before: _Label | None = None
+
+    def kept(self) -> frozenset[int]:
+        kept: set[int] = set()
+        label: _Label | None = self
+        while label is not None:
+            if label.option is not None:
+                kept |= label.option.kept
+            label = label.before
+        return frozenset(kept)
+
+
+def solve(evaluator: Evaluator, budget_bytes: int | None) -> Solution:
+    """The least recomputation found whose evaluated peak is within the budget.
+
+    Args:
+        evaluator: of the problem.
+        budget_bytes: the bound on the peak, or None for none.
+
+    Returns:
+        The plan; if none within the budget is found, the one with the smallest peak.
+    """
+    problem = evaluator.problem
+    fastest = CutNetwork(problem, problem.forward_range, ()).fastest()
+    best = fastest.kept
+    evaluation = evaluator.evaluate(best)
+    if budget_bytes is None or evaluation.peak_nbytes <= budget_bytes:
+        return Solution(Status.FEASIBLE, best, evaluation)
+    found = _search(evaluator, budget_bytes)
+    if found is None:
+        kept, evaluation = _smallest(evaluator)
+        if evaluation.peak_nbytes > budget_bytes:
+            return Solution(Status.INFEASIBLE, kept, evaluation)
+        found = kept, evaluation
+    kept, evaluation = polish(evaluator, *found, budget_bytes)
+    return Solution(Status.FEASIBLE, kept, evaluation)
+
+
+def _search(evaluator: Evaluator, budget: int) -> tuple[frozenset[int], Evaluation] | None:
+    """The best evaluated plan within the budget, over bounds handed to the dynamic program."""
+    table = SegmentTable.of(evaluator)
+    best: tuple[frozenset[int], Evaluation] | None = None
+    low, high = 0, None
+    bound = budget
+    for _ in range(_ROUNDS):
+        kept = fastest_within(table, bound)
+        if kept is None:
+            low = bound
+            bound = (bound + high) // 2 if high is not None else bound + max(bound // 8, 1)
+            continue
+        evaluation = evaluator.evaluate(kept)
+        if evaluation.peak_nbytes <= budget:
+            if best is None or _better(evaluation, best[1]):
+                best = kept, evaluation
+            low = max(low, bound)
+            slack = budget - evaluation.peak_nbytes
+            if slack * 200 < budget:
+                break
+            bound = bound + slack if high is None else (bound + high) // 2
+        else:
+            high = bound
+            excess = evaluation.peak_nbytes - budget
+            bound = max(bound - excess, (low + bound) // 2) if low else bound - excess
+        if high is not None and high - low < max(budget // 500, 1):
+            break
+    return best
+
+
+def _better(a: Evaluation, b: Evaluation) -> bool:
+    return (a.recompute_picoseconds, a.peak_nbytes) < (b.recompute_picoseconds, b.peak_nbytes)
+
+
+def _smallest(evaluator: Evaluator) -> tuple[frozenset[int], Evaluation]:
+    """The smallest evaluated peak found, and the least time at that peak."""
+    problem = evaluator.problem
+    table = SegmentTable.of(evaluator)
+    everything = CutNetwork(problem, problem.forward_range, ()).smallest().kept
+    candidates = [everything]
+    bound, kept = smallest_peak(table)
+    candidates.append(kept)
+    for factor in (1.0, 0.97, 0.94, 0.9):
+        tight = fastest_within(table, int(bound * factor))
+        if tight is not None:
+            candidates.append(tight)
+    evaluated = [(kept, evaluator.evaluate(kept)) for kept in candidates]
+    floor = min(e.peak_nbytes for _, e in evaluated)
+    kept, evaluation = min(
+        (c for c in evaluated if c[1].peak_nbytes == floor),
+        key=lambda c: c[1].recompute_picoseconds,
+    )
+    return polish(evaluator, kept, evaluation, floor)
+
+
+def fastest_within(table: SegmentTable, bound: int) -> frozenset[int] | None:
+    """The choice of segments and options with the least time, every one within ``bound``."""
+    return _sweep(table, lambda label, option: (
+        None
+        if label.kept_nbytes + option.own_nbytes > bound
+        else label.cost + option.picoseconds
+    ))  # fmt: skip
+
+
+def smallest_peak(table: SegmentTable) -> tuple[int, frozenset[int]]:
+    """The smallest bound that some choice of segments and options meets, and the choice."""
+    best = _sweep_labels(
+        table, lambda label, option: max(label.cost, label.kept_nbytes + option.own_nbytes)
+    )
+    assert best is not None  # one segment of everything is always a choice
+    return best.cost, best.kept()
+
+
+def _sweep(table: SegmentTable, cost) -> frozenset[int] | None:  # noqa: ANN001
+    best = _sweep_labels(table, cost)
+    return None if best is None else best.kept()
+
+
+def _sweep_labels(table: SegmentTable, cost) -> _Label | None:  # noqa: ANN001
+    """Dynamic programming over boundaries; ``cost(label, option)`` is None where not allowed."""
+    count = len(table.boundaries)
+    labels: list[list[_Label]] = [[] for _ in range(count)]
+    labels[0] = [_Label(0, 0)]
+    for start in range(count - 1):
+        here = labels[start] = _frontier(labels[start])
+        for option in table.options(start):
+            ahead = labels[option.stop]
+            for label in here:
+                total = cost(label, option)
+                if total is not None:
+                    ahead.append(
+                        _Label(label.kept_nbytes + option.kept_nbytes, total, option, label)
+                    )
+        for stop in range(start + 1, count):
+            if len(labels[stop]) > 8 * _LABELS:
+                labels[stop] = _frontier(labels[stop])
+    return min(labels[-1], key=lambda label: label.cost, default=None)
+
+
+def _frontier(labels: Iterable[_Label]) -> list[_Label]:
+    """The labels that no other beats in both bytes and cost, thinned to `_LABELS`."""
+    best: list[_Label] = []
+    for label in sorted(labels, key=lambda x: (x.kept_nbytes, x.cost)):
+        if not best or label.cost < best[-1].cost:
+            best.append(label)
+    if len(best) <= _LABELS:
+        return best
+    step = (len(best) - 1) / (_LABELS - 1)
+    return [best[round(i * step)] for i in range(_LABELS)]

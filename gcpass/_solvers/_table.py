@@ -1,0 +1,137 @@
+"""The options of every segment between two boundaries, identical segments solved once."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from weakref import WeakKeyDictionary
+
+from gcpass._evaluate import Evaluator
+from gcpass._problem import Problem
+from gcpass._solvers._boundaries import Boundary, find_boundaries
+from gcpass._solvers._cut import CutNetwork
+from gcpass._solvers._signature import Signatures
+
+MAX_BOUNDARIES = 160
+_LENGTHS = (1, 2, 3, 4, 5, 6, 7, 8, 10, 12, 14, 16, 20, 24, 28, 32, 40, 48, 64)
+
+
+@dataclass(frozen=True, slots=True)
+class Option:
+    """One way to treat the segment from one boundary to ``stop``.
+
+    Attributes:
+        stop: index of the boundary it ends at.
+        kept: the ops it keeps, those that cross its end included.
+        kept_nbytes: bytes it adds to what is kept.
+        own_nbytes: its own peak (see `gcpass._evaluate.SegmentCost`).
+        picoseconds: what it recomputes, and writing and reading what it keeps.
+    """
+
+    stop: int
+    kept: frozenset[int]
+    kept_nbytes: int
+    own_nbytes: int
+    picoseconds: int
+
+
+@dataclass(frozen=True, slots=True)
+class _Way:
+    """An option of every segment of one kind, counted from the segment's start."""
+
+    kept: tuple[int, ...]
+    kept_nbytes: int
+    forward_nbytes: int
+    backward_nbytes: int  # beyond the base at the segment's first step
+    picoseconds: int
+
+
+class SegmentTable:
+    """All segments of one problem; computed when first asked for.
+
+    Attributes:
+        boundaries: the two ends of the forward and the boundaries between.
+    """
+
+    _tables: WeakKeyDictionary[Evaluator, SegmentTable] = WeakKeyDictionary()
+
+    @classmethod
+    def of(cls, evaluator: Evaluator) -> SegmentTable:
+        """The table of an evaluator, made once."""
+        if evaluator not in cls._tables:
+            cls._tables[evaluator] = cls(evaluator)
+        return cls._tables[evaluator]
+
+    def __init__(self, evaluator: Evaluator) -> None:
+        self._evaluator = evaluator
+        self.problem: Problem = evaluator.problem
+        forward = self.problem.forward_range
+        inner = find_boundaries(self.problem, MAX_BOUNDARIES)
+        self.boundaries = [
+            Boundary(forward.start, frozenset(), 0),
+            *inner,
+            Boundary(forward.stop, frozenset(), 0),
+        ]
+        self._options: dict[int, list[Option]] = {}
+        self._signatures = Signatures(evaluator)
+        self._solved: dict[object, list[_Way]] = {}
+
+    def options(self, start: int) -> list[Option]:
+        """Every option of every segment that starts at boundary ``start``."""
+        if start not in self._options:
+            count = len(self.boundaries)
+            stops = {start + n for n in _LENGTHS if start + n < count} | {count - 1}
+            self._options[start] = [
+                option for stop in sorted(stops) for option in self._segment(start, stop)
+            ]
+        return self._options[start]
+
+    def _segment(self, start: int, stop: int) -> list[Option]:
+        first, last = self.boundaries[start], self.boundaries[stop]
+        ops = range(first.position, last.position)
+        given = frozenset(h for h in last.crossing if h in ops)
+        window = self._signatures.window(ops, given)
+        base = self._evaluator.backward.steps[window[0]].base_before if window else 0
+        key = self._signatures.key(ops, given, window)
+        if key not in self._solved:
+            self._solved[key] = self._solve(ops, given, base, stop - start)
+        return [
+            Option(
+                stop,
+                frozenset(ops.start + k for k in way.kept),
+                way.kept_nbytes,
+                max(way.forward_nbytes, base + way.backward_nbytes),
+                way.picoseconds,
+            )
+            for way in self._solved[key]
+        ]
+
+    def _solve(self, ops: range, given: frozenset[int], base: int, length: int) -> list[_Way]:
+        """The corners of the segment's hull, evaluated."""
+        network = CutNetwork(self.problem, ops, given)
+        interior = [op for op in network.demanded if op not in given]
+        given_nbytes = sum(self._nbytes(h) for h in given)
+        ways = []
+        for choice in network.hull(_corners(length)):
+            kept = choice.kept | given
+            cost = self._evaluator.segment(ops, kept, interior)
+            ways.append(
+                _Way(
+                    tuple(k - ops.start for k in kept),
+                    choice.nbytes + given_nbytes,
+                    cost.forward_nbytes,
+                    cost.backward_nbytes - base,
+                    choice.picoseconds,
+                )
+            )
+        return ways
+
+    def _nbytes(self, holder: int) -> int:
+        storage = self.problem.kept_storage[holder]
+        if storage in self.problem.output_storages:
+            return 0
+        return self.problem.storages[storage].nbytes
+
+
+def _corners(length: int) -> int:
+    """Corners wanted of a segment's hull: long segments serve low budgets, and need few."""
+    return 6 if length <= 3 else 4 if length <= 8 else 3

@@ -1,0 +1,1 @@
+"""Everything that touches torch: capture, costs, analysis, lowering and the backend."""

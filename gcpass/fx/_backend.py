@@ -1,0 +1,76 @@
+"""``torch.compile(model, backend="gcpass")``."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
+from typing import Any
+
+from torch import fx
+
+from gcpass._errors import GcpassError
+from gcpass._plan import Plan
+from gcpass._report import write_report
+from gcpass.fx import _compat
+from gcpass.fx._options import Options, read_options, resolve_auto
+from gcpass.fx._partitioner import Partitioner
+
+
+def gcpass(
+    gm: fx.GraphModule,
+    example_inputs: Sequence[Any],
+    *,
+    options: Mapping[str, Any] | None = None,
+    mode: str | None = None,
+) -> Callable[..., Any]:
+    """Compile a graph so that its training step keeps within a memory budget.
+
+    Args:
+        gm: the graph Dynamo captured.
+        example_inputs: its inputs.
+        options: ``memory_budget``, ``reserve``, ``policy``, ``hardware``, ``solver``,
+            ``on_infeasible``, ``codegen``, ``report``, ``plan``; any other goes to Inductor.
+        mode: ``torch.compile``'s mode, for Inductor.
+
+    Returns:
+        The compiled callable.
+
+    Raises:
+        OptionError: an option cannot be used.
+        InfeasibleBudget: no plan keeps the peak within the budget.
+    """
+    try:
+        checked = read_options(options, mode)
+        return compile_graph(gm, example_inputs, checked)
+    except GcpassError as error:
+        raise _compat.reach_the_user(error) from None
+
+
+def compile_graph(
+    gm: fx.GraphModule,
+    example_inputs: Sequence[Any],
+    options: Options,
+    on_plan: Callable[[Plan], None] | None = None,
+) -> Callable[..., Any]:
+    """Compile a graph under checked options; ``on_plan`` is called with each plan made."""
+    if options.request.budget.auto:
+        budget = resolve_auto(options, example_inputs)
+        options = replace(options, request=replace(options.request, budget=budget))
+
+    def planned(plan: Plan) -> None:
+        if on_plan is not None:
+            on_plan(plan)
+        if options.report is not None:
+            write_report(plan, options.report)
+
+    partitioner = Partitioner(options, planned)
+    if options.codegen == "eager":
+        return _compat.compile_eagerly(
+            gm, example_inputs, partitioner, _compat.eager_decompositions()
+        )
+    wants_plan = on_plan is not None or options.report is not None
+    with _compat.without_compiled_graph_cache() if wants_plan else contextlib.nullcontext():
+        return _compat.compile_with_inductor(
+            gm, example_inputs, {**options.inductor, "custom_partitioner_fn": partitioner}
+        )

@@ -1,0 +1,257 @@
+"""The one place that names private parts of torch (tested with 2.11 and 2.13).
+
+Everything here is a thin door: no decision of gcpass is made in this file. Where a release lacks
+a name, the error says which and what to install.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import inspect
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any
+
+import torch
+from torch import fx
+
+from gcpass._errors import GcpassError
+
+MINIMUM_TORCH = (2, 11)
+
+
+def check_torch_version(version: str = torch.__version__) -> None:
+    """Raise `GcpassError` if torch is too old for the hooks gcpass uses."""
+    parts = version.split("+")[0].split(".")
+    if tuple(int(p) for p in parts[:2]) < MINIMUM_TORCH:
+        wanted = ".".join(map(str, MINIMUM_TORCH))
+        raise GcpassError(
+            f"torch {version} is installed and gcpass needs torch >= {wanted}: "
+            f"pip install 'torch>={wanted}'"
+        )
+
+
+check_torch_version()
+
+from torch._decomp import decomposition_table, get_decompositions  # noqa: E402
+from torch._dynamo.backends.common import aot_autograd  # noqa: E402
+from torch._dynamo.exc import ShortenTraceback, Unsupported  # noqa: E402
+from torch._functorch import config as functorch_config  # noqa: E402
+from torch._functorch import partitioners as _partitioners  # noqa: E402
+from torch._functorch.compile_utils import fx_graph_cse, raise_getitems  # noqa: E402
+from torch._guards import detect_fake_mode  # noqa: E402
+from torch._higher_order_ops.effects import with_effects  # noqa: E402
+from torch._inductor import config as inductor_config  # noqa: E402
+from torch._inductor.custom_graph_pass import CustomPartitionerFn  # noqa: E402
+from torch._subclasses.fake_tensor import FakeTensor, FakeTensorMode  # noqa: E402
+from torch.utils._pytree import tree_leaves, tree_map  # noqa: E402
+from torch.utils.checkpoint import CheckpointPolicy  # noqa: E402
+from torch.utils.flop_counter import flop_registry  # noqa: E402
+
+
+def hint(size: int | torch.SymInt, unknown: int = 4096) -> int:
+    """The number a symbolic size stood for while tracing; ``unknown`` for a data-dependent one."""
+    if isinstance(size, int):
+        return size
+    value = size.node.hint
+    return unknown if value is None else int(value)
+
+
+def reach_the_user(error: GcpassError) -> GcpassError:
+    """``error`` in a form that Dynamo hands on as it is, instead of wrapping it."""
+    kind = type(error)
+    passed_on = type(kind.__name__, (kind, ShortenTraceback), {"__module__": kind.__module__})
+    new = passed_on.__new__(passed_on, *error.args)
+    new.args = error.args
+    new.__dict__.update(error.__dict__, first_useful_frame=None)
+    return new
+
+
+def compile_with_inductor(
+    gm: fx.GraphModule, example_inputs: Sequence[Any], config_patches: dict[str, Any]
+) -> Callable[..., Any]:
+    from torch._inductor.compile_fx import compile_fx
+
+    return compile_fx(gm, list(example_inputs), config_patches=config_patches)
+
+
+def inductor_options(mode: str | None = None) -> dict[str, Any]:
+    """Inductor's options and their values; with ``mode``, only those that the mode sets."""
+    if mode is None:
+        return inductor_config.get_config_copy()
+    from torch._inductor import list_mode_options
+
+    return list_mode_options(mode)
+
+
+def compile_eagerly(
+    gm: fx.GraphModule,
+    example_inputs: Sequence[Any],
+    partition_fn: Callable[..., Any],
+    decompositions: dict[Any, Any],
+) -> Callable[..., Any]:
+    """AOTAutograd with ``partition_fn`` and no code generation."""
+    from torch._dynamo.backends.debugging import boxed_nop
+
+    return aot_autograd(
+        fw_compiler=boxed_nop,
+        bw_compiler=boxed_nop,
+        partition_fn=partition_fn,
+        decompositions=decompositions,
+        keep_inference_input_mutations=True,
+    )(gm, list(example_inputs))
+
+
+def eager_decompositions() -> dict[Any, Any]:
+    """What ``codegen="eager"`` decomposes: dropout, so that only its mask need be kept."""
+    return {
+        torch.ops.aten.native_dropout.default: decomposition_table[
+            torch.ops.aten.native_dropout.default
+        ]
+    }
+
+
+def is_default_recomputable(target: object) -> bool:
+    """Whether torch's own partitioner lists the op as cheap to recompute."""
+    global _recomputable
+    if _recomputable is None:
+        _recomputable = set(_partitioners.get_default_op_list().recomputable_ops)
+    packet = getattr(target, "_overloadpacket", target)
+    return packet in _recomputable
+
+
+_recomputable: set[Any] | None = None
+
+
+def clean_graph(joint: fx.GraphModule) -> fx.GraphModule:
+    """Remove dead code and common subexpressions, as torch's own partitioner does first."""
+    joint.graph.eliminate_dead_code()
+    if functorch_config.cse:  # off only for those who debug AOTAutograd
+        joint.graph = fx_graph_cse(joint.graph)
+    joint.recompile()
+    return joint
+
+
+def has_user_checkpointing(joint: fx.GraphModule) -> bool:
+    return _partitioners.has_recomputable_ops(joint)
+
+
+def clean_user_tags(joint: fx.GraphModule) -> fx.GraphModule:
+    """Keep what stands between two checkpointed regions, and honour backward hooks."""
+    if has_user_checkpointing(joint):
+        return _partitioners.cleanup_recompute_tags(joint, is_default_partition=False)
+    return joint
+
+
+def functionalize_replayed_rng(
+    joint: fx.GraphModule, forward: fx.GraphModule, backward: fx.GraphModule, n_symbols: int
+) -> tuple[fx.GraphModule, fx.GraphModule]:
+    """Replay the random stream of random ops that the user's checkpointing recomputes."""
+    if _partitioners.has_recomputable_rng_ops(joint):
+        return _partitioners.functionalize_rng_ops(joint, forward, backward, n_symbols)
+    return forward, backward
+
+
+def must_be_in_forward(node: fx.Node) -> bool:
+    return _partitioners._must_be_in_forward(node)
+
+
+def must_be_in_backward(node: fx.Node) -> bool:
+    return _partitioners._must_be_in_backward(node)
+
+
+def is_symbol(node: fx.Node) -> bool:
+    return _partitioners.is_sym_node(node)
+
+
+def extract_modules(
+    joint: fx.GraphModule,
+    saved_values: list[fx.Node],
+    saved_symbols: list[fx.Node],
+    num_fwd_outputs: int,
+    static_lifetime_input_indices: list[int] | None,
+) -> tuple[fx.GraphModule, fx.GraphModule]:
+    """Split the joint graph into forward and backward around the saved values."""
+    arguments: dict[str, Any] = {"num_fwd_outputs": num_fwd_outputs}
+    known = inspect.signature(_partitioners._extract_fwd_bwd_modules).parameters
+    if "static_lifetime_input_nodes" in known:
+        primals = [
+            n for n in joint.graph.find_nodes(op="placeholder") if _partitioners._is_primal(n)
+        ]
+        static = set(static_lifetime_input_indices or ())
+        arguments["static_lifetime_input_nodes"] = _ordered(
+            p for i, p in enumerate(primals) if i in static
+        )
+    if "saved_opaque_nodes" in known:
+        arguments["saved_opaque_nodes"] = []
+    return _partitioners._extract_fwd_bwd_modules(
+        joint, saved_values, saved_sym_nodes=saved_symbols, **arguments
+    )
+
+
+def _ordered(nodes: Any) -> Any:
+    from torch.utils._ordered_set import OrderedSet
+
+    return OrderedSet(nodes)
+
+
+def finish_modules(
+    forward: fx.GraphModule, backward: fx.GraphModule
+) -> tuple[fx.GraphModule, fx.GraphModule]:
+    """The last steps of torch's own partitioner: early getitems, random states of inner ops."""
+    forward, backward = raise_getitems(forward), raise_getitems(backward)
+    thread = getattr(_partitioners, "thread_graphsafe_rng_from_hops", None)
+    if thread is not None:
+        forward = thread(forward, is_backward=False)
+        backward = thread(backward, is_backward=True)
+    return forward, backward
+
+
+@contextlib.contextmanager
+def stock_memory_budget(fraction: float) -> Iterator[None]:
+    with functorch_config.patch(activation_memory_budget=fraction):
+        yield
+
+
+def stock_partition(
+    joint: fx.GraphModule, joint_inputs: Sequence[object], **kwargs: Any
+) -> tuple[fx.GraphModule, fx.GraphModule]:
+    """torch's own min-cut partitioner."""
+    from functorch.compile import min_cut_rematerialization_partition
+
+    return min_cut_rematerialization_partition(joint, joint_inputs, **kwargs)
+
+
+__all__ = [
+    "CheckpointPolicy",
+    "HigherOrderOperator",
+    "CustomPartitionerFn",
+    "FakeTensor",
+    "FakeTensorMode",
+    "Unsupported",
+    "detect_fake_mode",
+    "flop_registry",
+    "get_decompositions",
+    "inductor_config",
+    "hint",
+    "tree_leaves",
+    "tree_map",
+    "with_effects",
+]
+
+
+HigherOrderOperator = torch._ops.HigherOrderOperator
+
+
+@contextlib.contextmanager
+def without_compiled_graph_cache() -> Iterator[None]:
+    """AOTAutograd's cache off, so that the partitioner runs; Inductor's kernel cache stays on."""
+    with functorch_config.patch(enable_autograd_cache=False):
+        yield
+
+
+def memory_events(profiler: torch.profiler.profile) -> Iterator[int]:
+    """Bytes of each allocation (positive) and free (negative) that the profiler saw, in order."""
+    results = profiler.profiler.kineto_results if profiler.profiler else None
+    for event in results.events() if results else ():
+        if event.name() == "[memory]":
+            yield event.nbytes()

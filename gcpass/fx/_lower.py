@@ -1,0 +1,83 @@
+"""From a plan to the forward and backward graphs that run it.
+
+torch's own extraction splits the joint graph around the kept values; the two graphs are then put
+in exactly the order that was evaluated, so what runs is what was judged.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Sequence
+
+from torch import fx
+
+from gcpass._backward import is_input
+from gcpass._evaluate import Evaluation
+
+from gcpass.fx import _compat
+from gcpass.fx._analyze import Analysis, drop_unkept_clones, topological
+
+
+def lower(
+    analysis: Analysis,
+    kept: Collection[int],
+    evaluation: Evaluation,
+    static_lifetime_input_indices: list[int] | None = None,
+) -> tuple[fx.GraphModule, fx.GraphModule]:
+    """Split the joint graph into the forward and backward of one plan.
+
+    Args:
+        analysis: the joint graph and its problem.
+        kept: the ops whose values are kept.
+        evaluation: the plan's evaluation, which fixes both orders.
+        static_lifetime_input_indices: inputs whose memory never moves, as AOTAutograd lists them.
+
+    Returns:
+        The forward and the backward graph.
+    """
+    saved = [analysis.nodes[op] for op in _passed_on(analysis, kept, evaluation)]
+    symbols = [n for n in saved if _compat.is_symbol(n)]
+    values = [n for n in saved if not _compat.is_symbol(n)]
+    forward, backward = _compat.extract_modules(
+        analysis.joint, values, symbols, analysis.num_fwd_outputs, static_lifetime_input_indices
+    )
+    drop_unkept_clones(forward)
+    names = [node.name for node in analysis.nodes]
+    _reorder(forward, [names[op] for op in evaluation.forward_order])
+    _reorder(backward, [names[op] for op in evaluation.backward_order])
+    forward, backward = _compat.functionalize_replayed_rng(
+        analysis.joint, forward, backward, len(symbols)
+    )
+    return _compat.finish_modules(forward, backward)
+
+
+def _passed_on(analysis: Analysis, kept: Collection[int], evaluation: Evaluation) -> list[int]:
+    """What the forward hands to the backward: kept values and the inputs the backward reads."""
+    problem = analysis.problem
+    start = problem.forward_range.start
+    kept = frozenset(kept)
+    read: set[int] = set(problem.gradients)
+    for op in evaluation.backward_order:
+        read.update(problem.ops[op].inputs)
+    inputs = {
+        op
+        for op in read
+        if op < start and is_input(problem, op) and analysis.nodes[op].op == "placeholder"
+    }
+    return sorted(inputs | {k for k in kept if k in read})
+
+
+def _reorder(module: fx.GraphModule, names: Sequence[str]) -> None:
+    """Put the calls of ``module`` in the order of ``names``; others stay after their inputs."""
+    rank = {name: position for position, name in enumerate(names)}
+    calls = [n for n in module.graph.nodes if n.op not in ("placeholder", "output")]
+    place: dict[fx.Node, tuple[int, int]] = {}
+    previous = -1
+    for position, node in enumerate(calls):
+        previous = rank.get(node.name, previous)
+        place[node] = (previous, position)
+    (output,) = module.graph.find_nodes(op="output")
+    for node in topological(sorted(calls, key=lambda n: place[n])):
+        output.prepend(node)
+    module.recompile()
+
+

@@ -1,0 +1,216 @@
+"""``gcpass.measure``: the real peak and the real time of a compiled training step."""
+
+from __future__ import annotations
+
+import statistics
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch.profiler import ProfilerActivity, profile
+
+from gcpass._errors import CaptureError, OptionError
+from gcpass._plan import Plan
+from gcpass.fx import _compat
+from gcpass.fx._backend import compile_graph
+from gcpass.fx._options import Options, check_codegen, make_request
+from gcpass.policies import Policy
+
+
+@dataclass(frozen=True)
+class Measurement:
+    """What a compiled training step really took.
+
+    Attributes:
+        peak_bytes: most bytes of one forward and backward beyond what was alive before it.
+        seconds_median: median of the step times.
+        seconds_all: every step time, in order.
+        predicted_peak_bytes: the plan's prediction; None if no single plan was made.
+        loss: the last step's loss.
+    """
+
+    peak_bytes: int
+    seconds_median: float
+    seconds_all: tuple[float, ...]
+    predicted_peak_bytes: int | None
+    loss: float
+
+
+class Step:
+    """A compiled forward and backward that can be run, timed and weighed.
+
+    Args:
+        fn: returns a loss, or tensors, which are summed.
+        args: its arguments.
+        kwargs: its keyword arguments.
+        options: the checked options; None for plain Inductor.
+    """
+
+    def __init__(
+        self,
+        fn: Callable[..., Any],
+        args: Sequence[Any],
+        kwargs: Mapping[str, Any] | None,
+        options: Options | None,
+    ) -> None:
+        self.plans: list[Plan] = []
+        self._args, self._kwargs = args, dict(kwargs or {})
+        backend: Any = "inductor"
+        if options is not None:
+
+            def backend(gm: Any, inputs: Any) -> Any:
+                return compile_graph(gm, inputs, options, self.plans.append)
+
+        self._compiled = torch.compile(fn, backend=backend, dynamic=False)
+        self._leaves: list[torch.Tensor] = []
+        self.loss = float("nan")
+
+    def run(self) -> None:
+        """One forward and backward, gradients dropped first."""
+        for leaf in self._leaves:
+            leaf.grad = None
+        result = self._compiled(*self._args, **self._kwargs)
+        tensors = [
+            t
+            for t in _compat.tree_leaves(result)
+            if isinstance(t, torch.Tensor) and t.requires_grad
+        ]
+        if not tensors:
+            raise CaptureError(
+                "nothing in the result of fn needs a gradient: return a loss computed from "
+                "parameters that require one"
+            )
+        loss = tensors[0] if len(tensors) == 1 and tensors[0].dim() == 0 else None
+        if loss is None:
+            loss = torch.stack([t.sum() for t in tensors]).sum()
+        if not self._leaves:
+            self._leaves = _leaves_below(loss)
+        loss.backward()
+        self.loss = loss.detach()
+
+    def drop_gradients(self) -> None:
+        for leaf in self._leaves:
+            leaf.grad = None
+
+    def seconds(self) -> float:
+        """Time of one step, the device's work included."""
+        _synchronize(self._device)
+        start = time.perf_counter()
+        self.run()
+        _synchronize(self._device)
+        return time.perf_counter() - start
+
+    def peak_bytes(self) -> int:
+        """The most one step holds beyond what was alive before it."""
+        self.drop_gradients()
+        if self._device.type == "cuda":
+            _synchronize(self._device)
+            torch.cuda.reset_peak_memory_stats(self._device)
+            before = torch.cuda.memory_allocated(self._device)
+            self.run()
+            _synchronize(self._device)
+            return torch.cuda.max_memory_allocated(self._device) - before
+        with profile(activities=[ProfilerActivity.CPU], profile_memory=True) as profiler:
+            self.run()
+        return _running_maximum(profiler)
+
+    @property
+    def _device(self) -> torch.device:
+        tensors = [*self._leaves, *_compat.tree_leaves((self._args, self._kwargs))]
+        devices = [t.device for t in tensors if isinstance(t, torch.Tensor)]
+        return next((d for d in devices if d.type != "cpu"), torch.device("cpu"))
+
+
+def measure(
+    fn: Callable[..., Any],
+    args: Sequence[Any] = (),
+    kwargs: Mapping[str, Any] | None = None,
+    *,
+    steps: int = 5,
+    codegen: str = "inductor",
+    memory_budget: object = None,
+    policy: str | Policy | None = None,
+    device: str | torch.device | None = None,
+) -> Measurement:
+    """Compile the training step of a callable under a plan, run it, and weigh it.
+
+    Args:
+        fn: returns a loss, or tensors, which are summed.
+        args: its arguments, real tensors.
+        kwargs: its keyword arguments.
+        steps: how many steps are timed, after two that are not.
+        codegen: ``"inductor"`` or ``"eager"``.
+        memory_budget: as for `gcpass.plan`.
+        policy: as for `gcpass.plan`.
+        device: where to move ``fn`` (a module) and its tensors first; None: where they are.
+
+    Returns:
+        The measurement. On CUDA the peak is ``max_memory_allocated()`` less what was allocated
+        before the step; on the CPU it is the running sum of the profiler's memory events.
+
+    Raises:
+        OptionError: an argument cannot be used.
+        CaptureError: nothing in the result needs a gradient.
+        InfeasibleBudget: no plan keeps the peak within the budget.
+    """
+    if isinstance(steps, bool) or not isinstance(steps, int) or steps < 1:
+        raise OptionError(f"steps={steps!r} must be a whole number of at least 1")
+    request = make_request(memory_budget, policy, "auto", "auto", "error")
+    options = Options(request=request, codegen=check_codegen(codegen))
+    fn, args, kwargs = _move(fn, args, kwargs, device)
+    step = Step(fn, args, kwargs, options)
+    step.run()
+    peak = step.peak_bytes()
+    seconds = tuple(step.seconds() for _ in range(steps))
+    step.drop_gradients()
+    return Measurement(
+        peak_bytes=peak,
+        seconds_median=statistics.median(seconds),
+        seconds_all=seconds,
+        predicted_peak_bytes=step.plans[0].predicted_peak_bytes if len(step.plans) == 1 else None,
+        loss=float(step.loss),
+    )
+
+
+def _move(fn: Any, args: Any, kwargs: Any, device: Any) -> tuple[Any, Any, Any]:
+    if device is None:
+        return fn, args, kwargs
+    if isinstance(fn, torch.nn.Module):
+        fn = fn.to(device)
+
+    def moved(value: Any) -> Any:
+        return value.to(device) if isinstance(value, torch.Tensor) else value
+
+    return fn, _compat.tree_map(moved, tuple(args)), _compat.tree_map(moved, dict(kwargs or {}))
+
+
+def _leaves_below(loss: torch.Tensor) -> list[torch.Tensor]:
+    """The tensors that a backward from ``loss`` leaves gradients in."""
+    found: list[torch.Tensor] = []
+    seen: set[Any] = set()
+    stack: list[Any] = [loss.grad_fn]
+    while stack:
+        node = stack.pop()
+        if node is None or node in seen:
+            continue
+        seen.add(node)
+        if hasattr(node, "variable"):
+            found.append(node.variable)
+        stack.extend(following for following, _ in node.next_functions)
+    return found
+
+
+def _synchronize(device: torch.device) -> None:
+    if device.type == "cuda":
+        torch.cuda.synchronize(device)
+
+
+def _running_maximum(profiler: profile) -> int:
+    """The highest running sum of the profiler's allocations and frees, in bytes."""
+    alive = highest = 0
+    for nbytes in _compat.memory_events(profiler):
+        alive += nbytes
+        highest = max(highest, alive)
+    return highest

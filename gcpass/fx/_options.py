@@ -1,0 +1,207 @@
+"""The backend's options: read, checked and named before anything is compiled."""
+
+from __future__ import annotations
+
+import gc
+import os
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from gcpass._budget import Budget, parse_budget
+from gcpass._errors import OptionError, did_you_mean
+from gcpass._plan import Plan
+from gcpass._planning import Request
+from gcpass._units import format_bytes, parse_bytes
+from gcpass.fx import _compat
+from gcpass.fx._costs import find_hardware
+from gcpass.policies import Policy, find_policy
+
+CODEGENS = ("inductor", "eager")
+_MARGIN = 0.02  # of a CUDA device's free memory, for the allocator's rounding and fragments
+_OWN = (
+    "memory_budget",
+    "reserve",
+    "policy",
+    "hardware",
+    "solver",
+    "on_infeasible",
+    "codegen",
+    "report",
+    "plan",
+)
+
+
+@dataclass(frozen=True)
+class Options:
+    """Checked options of one compilation.
+
+    Attributes:
+        request: what the planner is asked for.
+        codegen: ``"inductor"`` or ``"eager"``.
+        reserve_bytes: bytes that ``memory_budget="auto"`` leaves free; None for the default.
+        report: ``"text"`` (to standard error), a file's path (JSON), or None.
+        plan: a stored plan to follow, or None.
+        inductor: options passed on to Inductor.
+    """
+
+    request: Request = Request()
+    codegen: str = "inductor"
+    reserve_bytes: int | None = None
+    report: str | None = None
+    plan: Plan | None = None
+    inductor: Mapping[str, Any] = field(default_factory=dict)
+
+
+def read_options(options: Mapping[str, Any] | None, mode: str | None = None) -> Options:
+    """Check the options of ``torch.compile(..., options=...)``.
+
+    Args:
+        options: as the user gave them; what gcpass does not know goes to Inductor.
+        mode: ``torch.compile``'s mode, which stands for Inductor options.
+
+    Returns:
+        The checked options; environment variables fill in what is not given.
+
+    Raises:
+        OptionError: a value cannot be used, or a name is nobody's.
+    """
+    given = dict(options or {})
+    own = {name: given.pop(name) for name in _OWN if name in given}
+    _check_passed_on(given)
+    budget = (
+        parse_budget(own["memory_budget"])
+        if "memory_budget" in own
+        else parse_budget(os.environ.get("GCPASS_BUDGET"), where="GCPASS_BUDGET")
+    )
+    return Options(
+        request=make_request(
+            budget,
+            own.get("policy"),
+            own.get("solver", "auto"),
+            own.get("hardware", "auto"),
+            own.get("on_infeasible", "error"),
+        ),
+        codegen=check_codegen(own.get("codegen", "inductor")),
+        reserve_bytes=_read_reserve(own.get("reserve")),
+        report=_read_report(own.get("report", os.environ.get("GCPASS_REPORT"))),
+        plan=_read_plan(own.get("plan")),
+        inductor={**(_compat.inductor_options(mode) if mode else {}), **given},
+    )
+
+
+def make_request(
+    budget: object,
+    policy: str | Policy | None,
+    solver: str,
+    hardware: str,
+    on_infeasible: str,
+) -> Request:
+    """A checked request."""
+    find_hardware(hardware)
+    return Request(parse_budget(budget), find_policy(policy), solver, hardware, on_infeasible)
+
+
+def check_codegen(codegen: object) -> str:
+    if codegen not in CODEGENS:
+        raise OptionError(f"codegen={codegen!r} is not known; {did_you_mean(str(codegen), CODEGENS)}")
+    return str(codegen)
+
+
+def _check_passed_on(given: Mapping[str, Any]) -> None:
+    known = _compat.inductor_options()
+    for name in given:
+        if name.replace("-", "_") not in known:
+            raise OptionError(
+                f"options[{name!r}] is neither a gcpass nor an Inductor option; "
+                f"{_nearest_option(name, known)}"
+            )
+
+
+def _nearest_option(name: str, inductor: Mapping[str, Any]) -> str:
+    nearest = did_you_mean(name, _OWN)
+    if nearest.startswith("known"):
+        other = did_you_mean(name, inductor)
+        return other if not other.startswith("known") else nearest
+    return nearest
+
+
+def _read_reserve(value: object) -> int | None:
+    if value is None:
+        return None
+    if isinstance(value, str):
+        return 0 if value.strip() == "0" else parse_bytes(value, where="reserve")
+    if isinstance(value, bool) or not isinstance(value, int) or value < 0:
+        raise OptionError(f"reserve={value!r} must be a size such as '2GiB' or a number of bytes")
+    return value
+
+
+def _read_report(value: object) -> str | None:
+    if value in (None, False, "", "0"):
+        return None
+    if value in (True, "1", "text"):
+        return "text"
+    if isinstance(value, (str, Path)):
+        return str(value)
+    raise OptionError(f"report={value!r} must be True, 'text' or the path of a JSON file")
+
+
+def _read_plan(value: object) -> Plan | None:
+    if value is None or isinstance(value, Plan):
+        return value
+    if isinstance(value, (str, Path)):
+        text = str(value)
+        if text.lstrip().startswith("{"):
+            return Plan.from_json(text)
+        try:
+            return Plan.from_json(Path(text).read_text())
+        except OSError as error:
+            raise OptionError(f"plan={text!r} cannot be read: {error.strerror}") from error
+    raise OptionError(f"plan={value!r} must be a gcpass.Plan, its JSON text, or a file's path")
+
+
+# -- memory_budget="auto" -----------------------------------------------------------------------
+
+
+def resolve_auto(options: Options, inputs: Sequence[Any]) -> Budget:
+    """What the device has free now, less the reserve, as a budget in bytes.
+
+    Raises:
+        OptionError: nothing is left.
+    """
+    tensors = [t for t in inputs if isinstance(t, torch.Tensor)]
+    device = next((t.device for t in tensors if t.device.type != "cpu"), torch.device("cpu"))
+    free = _free_nbytes(device)
+    reserve = options.reserve_bytes
+    if reserve is None:
+        reserve = _default_reserve(tensors)
+        reserve += int(_MARGIN * free) if device.type == "cuda" else 0
+    left = free - reserve
+    if left <= 0:
+        raise OptionError(
+            f"memory_budget='auto': {device} has {format_bytes(free)} free, and the reserve of "
+            f"{format_bytes(reserve)} takes it all; give a smaller reserve or free memory first"
+        )
+    return Budget(nbytes=left // 2**20 * 2**20 or left)
+
+
+def _free_nbytes(device: torch.device) -> int:
+    if device.type == "cuda":
+        free, _ = torch.cuda.mem_get_info(device)
+        unused = torch.cuda.memory_reserved(device) - torch.cuda.memory_allocated(device)
+        return free + unused
+    return os.sysconf("SC_AVPHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
+
+
+def _default_reserve(tensors: Sequence[torch.Tensor]) -> int:
+    """Two fp32 copies of the trainable parameters, unless some optimizer has its state already.
+
+    Adam makes its state after the first backward: a classic way to run out of memory on step 2.
+    """
+    if any(isinstance(o, torch.optim.Optimizer) and o.state for o in gc.get_objects()):
+        return 0
+    trainable = [t for t in tensors if isinstance(t, torch.nn.Parameter) and t.requires_grad]
+    return 2 * 4 * sum(_compat.hint(t.numel()) for t in trainable)

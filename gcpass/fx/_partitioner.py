@@ -1,0 +1,158 @@
+"""The partitioner: a joint graph and a request in, the planned forward and backward out."""
+
+from __future__ import annotations
+
+import hashlib
+import logging
+import warnings
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import fx
+
+import gcpass
+from gcpass._errors import GcpassError, UnsupportedGraph
+from gcpass._evaluate import Evaluator
+from gcpass._plan import Plan
+from gcpass._planning import Planned, Request, make_plan, replay
+from gcpass._problem import Phase
+from gcpass._version import __version__
+from gcpass.fx import _compat
+from gcpass.fx._analyze import Analysis, analyze
+from gcpass.fx._costs import find_hardware
+from gcpass.fx._lower import lower
+from gcpass.fx._options import Options
+
+log = logging.getLogger("gcpass")
+
+VERSIONS = {"gcpass": __version__, "torch": torch.__version__}
+
+
+class Partitioner(_compat.CustomPartitionerFn):
+    """Plans a joint graph and splits it.
+
+    Args:
+        options: the checked options; ``request.budget.auto`` must have been resolved.
+        on_plan: called with each plan made.
+    """
+
+    def __init__(self, options: Options, on_plan: Callable[[Plan], None]) -> None:
+        self._options, self._on_plan = options, on_plan
+
+    def __call__(
+        self, gm: fx.GraphModule, joint_inputs: Sequence[object], **kwargs: Any
+    ) -> tuple[fx.GraphModule, fx.GraphModule]:
+        num_fwd_outputs = kwargs["num_fwd_outputs"]
+        original = copy_graph(gm)
+        try:
+            analysis, planned = plan_graph(
+                gm, num_fwd_outputs, self._options.request, self._options.codegen,
+                self._options.plan,
+            )  # fmt: skip
+            self._on_plan(planned.plan)
+            policy = self._options.request.policy
+            if policy is not None and policy.torch_budget is not None:
+                return stock(original, joint_inputs, policy.torch_budget, **kwargs)
+            return lower(
+                analysis,
+                planned.kept,
+                planned.evaluation,
+                kwargs.get("static_lifetime_input_indices"),
+            )
+        except UnsupportedGraph as error:
+            reason = str(error)
+        except GcpassError as error:
+            raise _compat.reach_the_user(error) from error
+        except Exception as error:
+            reason = f"{type(error).__name__}: {error}"
+            log.debug("planning failed", exc_info=True)
+        warnings.warn(
+            f"gcpass cannot plan this graph ({reason}); torch's own partitioner takes over, "
+            "and the memory budget is not kept for it",
+            stacklevel=2,
+        )
+        return stock(original, joint_inputs, 1.0, **kwargs)
+
+    def uuid(self) -> str:
+        """Changes with anything that changes a plan, so that no cache serves another's graph."""
+        request = self._options.request
+        parts = (
+            VERSIONS,
+            _source_digest(),
+            request.budget,
+            request.policy.fingerprint if request.policy else None,
+            request.solver,
+            request.hardware,
+            request.on_infeasible,
+            self._options.codegen,
+            self._options.plan.to_json() if self._options.plan else None,
+        )
+        return hashlib.sha256(repr(parts).encode()).hexdigest()
+
+
+def plan_graph(
+    joint: fx.GraphModule,
+    num_fwd_outputs: int,
+    request: Request,
+    codegen: str,
+    stored: Plan | None = None,
+) -> tuple[Analysis, Planned]:
+    """Analyze and plan a joint graph.
+
+    Raises:
+        UnsupportedGraph: the graph cannot be planned.
+        InfeasibleBudget: no plan fits, and the request says to raise.
+    """
+    stock_source = copy_graph(joint) if request.policy and request.policy.choose is None else None
+    analysis = analyze(joint, num_fwd_outputs, find_hardware(request.hardware), codegen)
+    if not any(op.phase is Phase.BACKWARD for op in analysis.problem.ops):
+        raise UnsupportedGraph("its backward does not depend on the forward's gradients")
+    evaluator = Evaluator(analysis.problem)
+    if stored is not None:
+        return analysis, replay(evaluator, stored)
+    kept = None
+    if stock_source is not None and request.policy is not None:
+        kept = _stock_kept(stock_source, analysis, request.policy.torch_budget or 0.0)
+    return analysis, make_plan(evaluator, request, stock_kept=kept, versions=VERSIONS)
+
+
+def stock(
+    joint: fx.GraphModule, joint_inputs: Sequence[object], budget: float, **kwargs: Any
+) -> tuple[fx.GraphModule, fx.GraphModule]:
+    """torch's own partition of the joint graph at one of its budgets."""
+    with _compat.stock_memory_budget(budget):
+        return _compat.stock_partition(joint, joint_inputs, **kwargs)
+
+
+def copy_graph(joint: fx.GraphModule) -> fx.GraphModule:
+    """The same graph, nodes and their metadata copied one level deep."""
+    graph = fx.Graph()
+    result = graph.graph_copy(joint.graph, {}, return_output_node=True)
+    assert isinstance(result, tuple)  # (what is returned, the output node)
+    value, output = result
+    graph.output(value).meta = dict(output.meta)
+    return fx.GraphModule(joint, graph)
+
+
+def _stock_kept(joint: fx.GraphModule, analysis: Analysis, budget: float) -> frozenset[int]:
+    """The holders of what torch's own partition hands from the forward to the backward."""
+    _, backward = stock(joint, (), budget, num_fwd_outputs=analysis.num_fwd_outputs)
+    index = analysis.index_of()
+    problem = analysis.problem
+    kept: set[int] = set()
+    for node in backward.graph.find_nodes(op="placeholder"):
+        op = index.get(node.name)
+        if op is not None and op in problem.forward_range:
+            holders = (problem.storages[s].holder for s in problem.ops[op].storages)
+            kept.update(h for h in holders if h in problem.kept_storage and h is not None)
+    return frozenset(kept)
+
+
+def _source_digest() -> str:
+    """Changes with gcpass's own source, so that a development version never reuses a graph."""
+    digest = hashlib.sha256()
+    for path in sorted(Path(gcpass.__file__).parent.rglob("*.py")):
+        digest.update(path.read_bytes())
+    return digest.hexdigest()
