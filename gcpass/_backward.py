@@ -10,11 +10,12 @@ each of them are fixed too. A plan adds to that base only what it keeps and what
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass
+from functools import cached_property
 
-from gcpass._problem import Phase, Problem
-
-MAX_FUSED_READS = 12  # buffers one fused kernel may read before its inputs get buffers of their own
+from gcpass._fusion import Fusion, fuse, writes_in_place
+from gcpass._problem import Problem
 
 
 @dataclass(frozen=True, slots=True)
@@ -22,156 +23,122 @@ class Step:
     """One op of the backward that gets a buffer (under fusion: one kernel).
 
     Attributes:
-        op: its index in the problem.
-        needs: ops of the forward range it reads, through views and fused ops.
+        op: its index in the problem; of the last step, one past the last op.
+        needs: ops of the forward range it reads, through fused ops.
         base_before: bytes of the backward's own values alive just before it runs.
         base_during: the same with its outputs and workspace.
-        reusable: bytes of output that can take the place of an input that dies here (fusion).
+        reusable_nbytes: output that may take the place of a forward value that dies here (fusion).
+        gradient_nbytes: bytes of finished gradients among the base.
     """
 
     op: int
     needs: tuple[int, ...]
     base_before: int
     base_during: int
-    reusable: int
+    reusable_nbytes: int
+    gradient_nbytes: int
 
 
 class Backward:
     """The fixed part of the backward of one problem.
 
     Attributes:
-        steps: what runs, in order, then one last step at which the gradients are handed over.
-        wanted_by: for each op of the forward range, the steps that read it.
+        steps: what runs, in order; at the last step the gradients are handed over.
+        wanted_by: for each op of the forward range, the steps that read it, in order.
         read_by_extern: ops of the forward range read by a step that cannot fuse.
         outputs_nbytes: bytes of the forward's outputs, alive throughout.
-        gradient_nbytes_at: for each step, bytes of finished gradients alive.
     """
 
     def __init__(self, problem: Problem) -> None:
-        self.problem = problem
-        fused = self._fused_ops()
+        self._problem = problem
+        gradients = set(problem.gradients)
+        fusion = fuse(problem, problem.backward_range, gradients.__contains__)
         self.outputs_nbytes = sum(problem.storages[s].nbytes for s in problem.output_storages)
-        self.read_by_extern = {
-            read
-            for index in problem.backward_range
-            if not problem.ops[index].fuses_inputs
-            for read in problem.ops[index].inputs
-        } | set(problem.gradients)
-        self._lay_out_steps(fused)
+        self.steps = self._lay_out(fusion)
         self.wanted_by: dict[int, list[int]] = {}
         for t, step in enumerate(self.steps):
             for read in step.needs:
                 self.wanted_by.setdefault(read, []).append(t)
-
-    def _fused_ops(self) -> frozenset[int]:
-        """Ops of the backward that are computed inside the kernels that read them."""
-        problem = self.problem
-        if problem.codegen != "inductor":
-            return frozenset()
-        gradients = set(problem.gradients)
-        return frozenset(
-            index
-            for index in problem.backward_range
-            if problem.ops[index].fuses
-            and index not in gradients
-            and self._readers_through_views(index)
-            and all(problem.ops[r].fuses_inputs for r in self._readers_through_views(index))
+        self.read_by_extern = gradients.union(
+            *(
+                problem.ops[op].inputs
+                for op in problem.backward_range
+                if not problem.ops[op].fuses_inputs and not problem.is_view(op)
+            )
         )
 
-    def _readers_through_views(self, index: int) -> list[int]:
-        problem, found, stack = self.problem, [], [index]
-        gradients = set(problem.gradients)
-        while stack:
-            for reader in problem.readers[stack.pop()]:
-                if problem.produced[reader] or not problem.ops[reader].storages:
-                    found.append(reader)
-                elif reader in gradients:
-                    return []  # a view of it is handed over: it needs a buffer
-                else:
-                    stack.append(reader)
-        return found
-
-    def _lay_out_steps(self, fused: frozenset[int]) -> None:
-        """Fill ``steps`` and ``gradient_nbytes_at`` in two sweeps: last uses, then bytes."""
-        problem = self.problem
-        forward = problem.forward_range
-        reads: dict[int, tuple[frozenset[int], frozenset[int]]] = {}  # own storages, forward ops
-
-        def read_of(index: int) -> tuple[frozenset[int], frozenset[int]]:
-            if index < forward.start:
-                return frozenset(), frozenset({index})
-            if index in forward:
-                return frozenset(), frozenset({index})
-            own, needs = reads[index]
-            if index in fused:
-                return own, needs
-            return frozenset(problem.ops[index].storages), frozenset()
-
-        order: list[int] = []
-        for index in problem.backward_range:
-            op = problem.ops[index]
-            own: frozenset[int] = frozenset()
-            needs: frozenset[int] = frozenset()
-            for read in op.inputs:
-                more_own, more_needs = read_of(read)
-                own, needs = own | more_own, needs | more_needs
-            if index in fused and len(own) + len(needs) > MAX_FUSED_READS:
-                fused = fused - {index}
-            if index in fused:
-                reads[index] = (own, needs)
-                continue
-            reads[index] = (own, needs)
-            order.append(index)
-
-        gradients = [read_of(g) for g in problem.gradients]
-        last_own = frozenset().union(*(own for own, _ in gradients)) if gradients else frozenset()
-        last_needs = (
-            frozenset().union(*(needs for _, needs in gradients)) if gradients else frozenset()
-        )
+    def _lay_out(self, fusion: Fusion) -> tuple[Step, ...]:
+        """Sweep over the backward once to find when each storage dies, and once to add up."""
+        problem = self._problem
+        order = [op for op in problem.backward_range if op not in fusion.fused]
         end = len(order)
-        dies: dict[int, int] = {}
-        for t, index in enumerate(order):
-            for s in (*problem.ops[index].storages, *reads[index][0]):
-                dies[s] = t
-        held = set(last_own)
-        for index in order:  # tangents belong to the caller until the backward returns
-            if not problem.ops[index].inputs and problem.ops[index].target == "tangent":
-                held.update(problem.produced[index])
-        for s in held:
-            dies[s] = end
-        gradient_storages = {s for g in problem.gradients for s in problem.ops[g].storages}
-
-        nbytes = [s.nbytes for s in problem.storages]
-        base = self.outputs_nbytes
-        gradient_bytes = 0
-        born: list[list[int]] = [list(problem.produced[i]) for i in order]
-        dead: list[list[int]] = [[] for _ in range(end + 1)]
-        for t, index in enumerate(order):
-            for s in problem.produced[index]:
-                dead[dies[s]].append(s)
+        dying = self._deaths(order, fusion)
+        handed_over = {s for g in problem.gradients for s in problem.ops[g].storages}
+        base, gradient_nbytes = self.outputs_nbytes, 0
         steps: list[Step] = []
-        self.gradient_nbytes_at: list[int] = []
-        for t, index in enumerate(order):
-            op = problem.ops[index]
-            allocated = sum(nbytes[s] for s in born[t])
-            gradient_bytes += sum(nbytes[s] for s in born[t] if s in gradient_storages)
-            freed = [nbytes[s] for s in dead[t] if s not in born[t]]
-            reusable = 0
-            during = base + allocated + op.workspace_nbytes
-            if problem.codegen == "inductor" and op.fuses and allocated:
-                if allocated in freed:
-                    during -= allocated
-                else:
-                    reusable = allocated
-            needs = tuple(sorted(n for n in reads[index][1] if n >= 0))
-            steps.append(Step(index, needs, base, during, reusable))
-            self.gradient_nbytes_at.append(gradient_bytes)
-            base += allocated - sum(nbytes[s] for s in dead[t])
-        steps.append(Step(len(problem.ops), tuple(sorted(last_needs)), base, base, 0))
-        self.gradient_nbytes_at.append(gradient_bytes)
-        self.steps = tuple(steps)
+        for t, op in enumerate(order):
+            new = self._total(problem.produced[op])
+            gradient_nbytes += self._total(s for s in problem.produced[op] if s in handed_over)
+            during, reusable = base + new + problem.ops[op].workspace_nbytes, 0
+            if writes_in_place(problem, op, new, set(dying[t]) - set(problem.produced[op])):
+                during -= new
+            elif problem.codegen == "inductor" and problem.ops[op].fuses:
+                reusable = new
+            needs = self._in_forward(fusion.sources[op])
+            steps.append(Step(op, needs, base, during, reusable, gradient_nbytes))
+            base += new - self._total(dying[t])
+        needs = self._in_forward(problem.gradients)
+        steps.append(Step(problem.backward_range.stop, needs, base, base, 0, gradient_nbytes))
+        assert len(steps) == end + 1
+        return tuple(steps)
+
+    def _deaths(self, order: list[int], fusion: Fusion) -> list[list[int]]:
+        """For each step, the storages of the backward whose last reader it is.
+
+        Gradients live to the end; so do tangents, which belong to the caller of the backward.
+        """
+        problem, last = self._problem, {}
+        first = problem.backward_range.start
+        for t, op in enumerate(order):
+            for source in (op, *fusion.sources[op]):
+                if source >= first:
+                    last.update(dict.fromkeys(problem.ops[source].storages, t))
+        for op in order:
+            if op in problem.gradients or problem.ops[op].target == "tangent":
+                for s in problem.ops[op].storages:
+                    last.pop(s, None)
+        dying: list[list[int]] = [[] for _ in order]
+        for s, t in last.items():
+            dying[t].append(s)
+        return dying
+
+    def _total(self, storages: Iterable[int]) -> int:
+        return sum(self._problem.storages[s].nbytes for s in storages)
+
+    def _in_forward(self, ops: Iterable[int]) -> tuple[int, ...]:
+        return tuple(sorted(op for op in ops if op in self._problem.forward_range))
+
+    def fullest_between(self, first: int, last: int) -> int:
+        """The step from ``first`` to ``last`` during which the base is largest."""
+        level = (last - first + 1).bit_length() - 1
+        row = self._fullest[level]
+        a, b = row[first], row[last - (1 << level) + 1]
+        return a if self.steps[a].base_during >= self.steps[b].base_during else b
+
+    @cached_property
+    def _fullest(self) -> list[list[int]]:
+        """Row k, entry i: the fullest of the 2^k steps from i on (a sparse table)."""
+        during = [s.base_during for s in self.steps]
+        rows = [list(range(len(during)))]
+        width = 1
+        while 2 * width <= len(during):
+            row = rows[-1]
+            pairs = zip(row, row[width:], strict=False)
+            rows.append([a if during[a] >= during[b] else b for a, b in pairs])
+            width *= 2
+        return rows
 
 
 def is_input(problem: Problem, op: int) -> bool:
     """Whether the backward can read ``op`` for nothing: alive before the call and not mutated."""
-    return problem.ops[op].phase is Phase.INPUT and problem.ops[op].constraint is None
+    return op < problem.forward_range.start and problem.ops[op].constraint is None

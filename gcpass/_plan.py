@@ -129,7 +129,9 @@ class Plan:
 def _summary_lines(plan: Plan) -> list[str]:
     peak, where = plan.peak, "backward" if plan.peak.in_backward else "forward"
     total = plan.predicted_peak_bytes
-    budget = "no budget" if plan.budget_bytes is None else f"budget {format_bytes(plan.budget_bytes)}"
+    budget = (
+        "no budget" if plan.budget_bytes is None else f"budget {format_bytes(plan.budget_bytes)}"
+    )
     lines = [
         f"gcpass plan: {budget}, policy {plan.policy}, {plan.codegen} codegen, "
         f"{plan.hardware} cost model",

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import warnings
-from collections.abc import Collection, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 
 from gcpass._budget import Budget
@@ -55,20 +55,30 @@ class Planned:
     evaluation: Evaluation
 
 
+@dataclass(frozen=True)
+class StockPartition:
+    """What torch's own partitioner did with a graph: what it keeps, what its backward runs."""
+
+    kept: frozenset[int]
+    backward_order: tuple[int, ...]
+
+
 def make_plan(
     evaluator: Evaluator,
     request: Request,
     *,
-    stock_kept: Collection[int] | None = None,
+    stock: StockPartition | None = None,
     versions: Mapping[str, str] | None = None,
+    warn: bool = True,
 ) -> Planned:
     """Plan one problem.
 
     Args:
         evaluator: of the problem.
         request: what is asked for.
-        stock_kept: what torch's own partitioner keeps, if the policy is torch's.
+        stock: what torch's own partitioner did, if the policy is torch's.
         versions: recorded in the plan.
+        warn: warn where the smallest peak is used for want of a plan within the budget.
 
     Returns:
         The plan and its evaluation.
@@ -82,20 +92,24 @@ def make_plan(
     notes: list[str] = []
     bound = 0
     if request.policy is not None:
-        kept = frozenset(
-            stock_kept or () if request.policy.choose is None else request.policy.choose(problem)
-        )
-        evaluation = evaluator.evaluate(kept)
+        if stock is not None:
+            kept, evaluation = stock.kept, evaluator.evaluate(stock.kept, stock.backward_order)
+        else:
+            assert request.policy.choose is not None
+            kept = request.policy.choose(problem)
+            evaluation = evaluator.evaluate(kept)
         broken = evaluator.violations(kept)
         if broken:
             notes.append(f"this policy breaks what gcpass would not: {broken[0]}")
         if budget_bytes is not None and evaluation.peak_nbytes > budget_bytes:
-            notes.append(f"policy {request.policy.name} does not look at the budget, and exceeds it")
+            notes.append(
+                f"policy {request.policy.name} does not look at the budget, and exceeds it"
+            )
     else:
         solution = find_solver(request.solver)(evaluator, budget_bytes)
         kept, evaluation = solution.kept, solution.evaluation
         bound = solution.bound_picoseconds
-        notes += _check_feasible(evaluator, request, budget_bytes, solution)
+        notes += _check_feasible(request, budget_bytes, solution, warn)
     plan = Plan(
         budget_bytes=budget_bytes,
         predicted_peak_bytes=evaluation.peak_nbytes,
@@ -154,7 +168,7 @@ def fingerprint(problem: Problem) -> str:
 
 
 def _check_feasible(
-    evaluator: Evaluator, request: Request, budget_bytes: int | None, solution: Solution
+    request: Request, budget_bytes: int | None, solution: Solution, warn: bool
 ) -> list[str]:
     if budget_bytes is None or solution.evaluation.peak_nbytes <= budget_bytes:
         return []
@@ -163,7 +177,8 @@ def _check_feasible(
         raise InfeasibleBudget(
             message, budget_bytes=budget_bytes, floor_bytes=solution.evaluation.peak_nbytes
         )
-    warnings.warn(f"gcpass: {message} Going on with the smallest peak.", stacklevel=2)
+    if warn:
+        warnings.warn(f"gcpass: {message} Going on with the smallest peak.", stacklevel=2)
     return [message]
 
 

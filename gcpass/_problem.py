@@ -30,7 +30,9 @@ class Kernel(enum.Enum):
 
     EXTERN = "extern"  # its own kernel: inputs and outputs get buffers
     POINTWISE = "pointwise"  # computed inside the kernels that read it
-    REDUCTION = "reduction"  # a loop that computes its pointwise inputs on the way, and gets a buffer
+    REDUCTION = (
+        "reduction"  # a loop that computes its pointwise inputs on the way, and gets a buffer
+    )
 
 
 class Rule(enum.Enum):
@@ -206,6 +208,10 @@ class Problem:
                 for read in self.ops[index].inputs:
                     wanted[read] = True
         return tuple(wanted)
+
+    def is_view(self, op: int) -> bool:
+        """Whether the op allocates nothing: its value lives in storages of its inputs."""
+        return bool(self.ops[op].storages) and not self.produced[op]
 
     def keep_picoseconds(self, op: int) -> int:
         """What keeping ``op`` adds: a write and a read, if fusion would have given it no buffer."""

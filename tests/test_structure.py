@@ -35,10 +35,13 @@ ORDER = (
 FX_ORDER = (
     ("_compat",),
     ("_capture", "_costs"),
+    ("_options",),
     ("_analyze",),
     ("_lower",),
     ("_partitioner",),
-    ("_backend",),
+    ("_backend", "_plan_call"),
+    ("_measure",),
+    ("_demo",),
     ("__init__",),
 )
 MAX_PUBLIC_NAMES = 12

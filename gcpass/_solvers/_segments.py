@@ -34,6 +34,7 @@ from gcpass._solvers._solution import Solution, Status
 from gcpass._solvers._table import Option, SegmentTable
 
 _ROUNDS = 7  # searches for the bound that uses the budget up
+_HOPE = 0.85  # below this part of the modelled floor no search is worth its time
 _LABELS = 96  # states kept at each boundary
 
 
@@ -72,7 +73,8 @@ def solve(evaluator: Evaluator, budget_bytes: int | None) -> Solution:
     evaluation = evaluator.evaluate(best)
     if budget_bytes is None or evaluation.peak_nbytes <= budget_bytes:
         return Solution(Status.FEASIBLE, best, evaluation)
-    found = _search(evaluator, budget_bytes)
+    floor, _ = smallest_peak(SegmentTable.of(evaluator))
+    found = _search(evaluator, budget_bytes) if budget_bytes >= _HOPE * floor else None
     if found is None:
         kept, evaluation = _smallest(evaluator)
         if evaluation.peak_nbytes > budget_bytes:
@@ -155,12 +157,12 @@ def smallest_peak(table: SegmentTable) -> tuple[int, frozenset[int]]:
     return best.cost, best.kept()
 
 
-def _sweep(table: SegmentTable, cost) -> frozenset[int] | None:  # noqa: ANN001
+def _sweep(table: SegmentTable, cost) -> frozenset[int] | None:
     best = _sweep_labels(table, cost)
     return None if best is None else best.kept()
 
 
-def _sweep_labels(table: SegmentTable, cost) -> _Label | None:  # noqa: ANN001
+def _sweep_labels(table: SegmentTable, cost) -> _Label | None:
     """Dynamic programming over boundaries; ``cost(label, option)`` is None where not allowed."""
     count = len(table.boundaries)
     labels: list[list[_Label]] = [[] for _ in range(count)]

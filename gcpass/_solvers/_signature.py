@@ -108,7 +108,7 @@ class Signatures:
                         tuple(self._reference(n, previous) for n in step.needs),
                         after.base_before - step.base_before,
                         step.base_during - step.base_before,
-                        step.reusable,
+                        step.reusable_nbytes,
                     )
                 )
             )

@@ -12,7 +12,7 @@ from gcpass._solvers._cut import CutNetwork
 from gcpass._solvers._signature import Signatures
 
 MAX_BOUNDARIES = 160
-_LENGTHS = (1, 2, 3, 4, 5, 6, 7, 8, 10, 12, 14, 16, 20, 24, 28, 32, 40, 48, 64)
+_LENGTHS = (1, 2, 3, 4, 5, 6, 8, 10, 12, 15, 18, 22, 27, 33, 40, 50, 64)  # in boundaries
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,7 +79,9 @@ class SegmentTable:
         """Every option of every segment that starts at boundary ``start``."""
         if start not in self._options:
             count = len(self.boundaries)
-            stops = {start + n for n in _LENGTHS if start + n < count} | {count - 1}
+            stops = {start + n for n in _LENGTHS if start + n < count}
+            if start == 0:
+                stops.add(count - 1)  # the whole forward, without a boundary
             self._options[start] = [
                 option for stop in sorted(stops) for option in self._segment(start, stop)
             ]

@@ -5,7 +5,6 @@ from __future__ import annotations
 import operator
 from collections.abc import Iterable
 from dataclasses import dataclass
-from typing import Any
 
 import torch
 from torch import fx
@@ -111,9 +110,7 @@ def _classify(joint: fx.GraphModule, num_fwd_outputs: int) -> dict[fx.Node, Phas
         else:
             phases[node] = Phase.EITHER
     required = [n for n in forward_outputs if phases[n] is Phase.EITHER]
-    required += [
-        n for n, p in phases.items() if p is Phase.EITHER and _runs_for_its_effect(n)
-    ]
+    required += [n for n, p in phases.items() if p is Phase.EITHER and _runs_for_its_effect(n)]
     while required:
         node = required.pop()
         if phases[node] is Phase.EITHER:
@@ -154,9 +151,7 @@ def _mutated_arguments(node: fx.Node) -> list[fx.Node]:
     for position, argument in enumerate(schema.arguments):
         if argument.alias_info is not None and argument.alias_info.is_write:
             value = (
-                node.args[position]
-                if position < len(node.args)
-                else node.kwargs.get(argument.name)
+                node.args[position] if position < len(node.args) else node.kwargs.get(argument.name)
             )
             values = value if isinstance(value, (list, tuple)) else [value]
             found.extend(v for v in values if isinstance(v, fx.Node))
@@ -329,7 +324,7 @@ class _Builder:
             keywords = fx.node.map_arg(node.kwargs, lambda n: n.meta.get("val"))
             cost = op_picoseconds(node, arguments, keywords, value, self.hardware)
             traffic = traffic_picoseconds(value, self.hardware)
-            if self.hardware.workspaces:
+            if self.hardware.workspaces and self.codegen == "eager":
                 workspace = workspace_nbytes(node, arguments, value)
         module, source = _origin(node)
         return Op(
@@ -428,7 +423,9 @@ class _Builder:
             "flex_attention",
             "triton_kernel_wrapper_functional",
         ):
-            return Constraint(Rule.NEVER_RECOMPUTE, "a higher-order op: its body is not looked into")
+            return Constraint(
+                Rule.NEVER_RECOMPUTE, "a higher-order op: its body is not looked into"
+            )
         if any(_view_root(read) in self.mutated for read in node.all_input_nodes):
             if _viewed(node) is None:
                 return Constraint(
@@ -440,7 +437,10 @@ class _Builder:
 def is_random(node: fx.Node) -> bool:
     """Whether a second run of ``node`` may return other numbers."""
     target = node.target
-    if str(target) in ("inductor_prims.inductor_seed.default", "inductor_prims.inductor_seeds.default"):
+    if str(target) in (
+        "inductor_prims.inductor_seed.default",
+        "inductor_prims.inductor_seeds.default",
+    ):
         return True
     if torch.Tag.nondeterministic_seeded not in getattr(target, "tags", ()):
         return False

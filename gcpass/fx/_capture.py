@@ -113,9 +113,10 @@ def capture(
             return tensors[0]
         return torch.stack([t.sum() for t in tensors]).sum() if tensors else None
 
-    mode = _compat.detect_fake_mode(
-        [*args, *(kwargs or {}).values(), *_parameters_of(fn)]
-    ) or contextlib.nullcontext()
+    mode = (
+        _compat.detect_fake_mode([*args, *(kwargs or {}).values(), *_parameters_of(fn)])
+        or contextlib.nullcontext()
+    )
     compiled = torch.compile(loss, backend=backend, fullgraph=True, dynamic=False)
     try:
         with mode, torch.enable_grad():

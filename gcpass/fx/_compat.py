@@ -223,16 +223,16 @@ def stock_partition(
 
 __all__ = [
     "CheckpointPolicy",
-    "HigherOrderOperator",
     "CustomPartitionerFn",
     "FakeTensor",
     "FakeTensorMode",
+    "HigherOrderOperator",
     "Unsupported",
     "detect_fake_mode",
     "flop_registry",
     "get_decompositions",
-    "inductor_config",
     "hint",
+    "inductor_config",
     "tree_leaves",
     "tree_map",
     "with_effects",
@@ -255,3 +255,54 @@ def memory_events(profiler: torch.profiler.profile) -> Iterator[int]:
     for event in results.events() if results else ():
         if event.name() == "[memory]":
             yield event.nbytes()
+
+
+class _PeakFound(BaseException):
+    """Carries Inductor's estimate out of its scheduler; not an error, so nothing wraps it."""
+
+    def __init__(self, nbytes: int) -> None:
+        super().__init__()
+        self.nbytes = nbytes
+
+
+def inductor_peak_nbytes(module: fx.GraphModule, *, is_backward: bool, visible: int) -> int | None:
+    """The peak of what Inductor would run for a graph, without generating code.
+
+    Lowers and schedules the graph as Inductor will, stops where the final order of its kernels is
+    known, and asks Inductor's own estimate (`torch._inductor.memory`): buffers that exist after
+    fusion, and saved values (but not parameters and tangents) as long as a kernel reads them.
+
+    Args:
+        module: a forward or backward graph, inside the compilation that it belongs to; consumed.
+        is_backward: which.
+        visible: how many of its outputs the user sees.
+
+    Returns:
+        Bytes; None if the graph has no kernel or peak reordering is switched off.
+    """
+    from unittest import mock
+
+    from torch._inductor import memory
+    from torch._inductor.compile_fx import compile_fx_inner
+
+    if not inductor_config.reorder_for_peak_memory:
+        return None
+    reorder = memory.reorder_for_peak_memory
+
+    def stop(nodes: Any, name_to_buf: Any, name_to_fused: Any, inputs: Any, outputs: Any) -> Any:
+        order = reorder(nodes, name_to_buf, name_to_fused, inputs, outputs)
+        freeable = memory.get_freeable_input_buf(order, inputs)
+        raise _PeakFound(memory.estimate_peak_memory(order, freeable, outputs)[0])
+
+    (output,) = module.graph.find_nodes(op="output")
+    output.meta["user_visible_output_idxs"] = list(range(visible))
+    inputs = [n.meta["val"] for n in module.graph.find_nodes(op="placeholder")]
+    with (
+        mock.patch.object(memory, "reorder_for_peak_memory", stop),
+        inductor_config.patch(force_disable_caches=True),
+    ):
+        try:
+            compile_fx_inner(module, inputs, is_backward=is_backward)
+        except _PeakFound as found:
+            return found.nbytes
+    return None

@@ -155,18 +155,29 @@ def workspace_nbytes(node: fx.Node, arguments: tuple[Any, ...], value: Any) -> i
     """Bytes that ``node`` allocates while it runs, beyond what it reads and returns.
 
     Measured on ATen's CPU kernels: oneDNN convolutions reorder their operands into blocked
-    copies, and batch norm's backward makes a contiguous one. Other devices: taken as zero.
+    copies, and batch norm's backward makes a contiguous one. Inductor lays convolutions out so that
+    no copies are needed. Other devices: taken as zero.
     """
     tensors = [a for a in arguments if isinstance(a, torch.Tensor)]
     if not tensors or tensors[0].device.type != "cpu":
         return 0
     packet = str(getattr(node.target, "_overloadpacket", ""))
     if packet == "aten.convolution":
-        return tensor_nbytes(value) + tensor_nbytes(tensors[1])
+        data, weight = tensors[:2]
+        blocked = _blocked_nbytes(value)
+        copies = _blocked_nbytes(data) + blocked - _elements_nbytes(value)
+        return max(copies + _elements_nbytes(weight), blocked)
     if packet == "aten.convolution_backward":
         grad, data, weight = tensors[:3]
-        copies = (grad, weight, data) if arguments[-1][0] else (grad, weight)
-        return sum(map(tensor_nbytes, copies))
+        nbytes = _blocked_nbytes(grad) + _elements_nbytes(weight)
+        return nbytes + (_blocked_nbytes(data) if arguments[-1][0] else 0)
     if packet == "aten.native_batch_norm_backward":
-        return tensor_nbytes(tensors[1])
+        return _elements_nbytes(tensors[1])
     return 0
+
+
+def _blocked_nbytes(image: torch.Tensor) -> int:
+    """Size of oneDNN's copy of an image batch: channels in blocks of 16."""
+    channels = _compat.hint(image.shape[1])
+    padded = -(-channels // 16) * 16
+    return _elements_nbytes(image) // max(channels, 1) * padded

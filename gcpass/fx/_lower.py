@@ -12,7 +12,6 @@ from torch import fx
 
 from gcpass._backward import is_input
 from gcpass._evaluate import Evaluation
-
 from gcpass.fx import _compat
 from gcpass.fx._analyze import Analysis, drop_unkept_clones, topological
 
@@ -79,5 +78,3 @@ def _reorder(module: fx.GraphModule, names: Sequence[str]) -> None:
     for node in topological(sorted(calls, key=lambda n: place[n])):
         output.prepend(node)
     module.recompile()
-
-

@@ -107,7 +107,9 @@ def make_request(
 
 def check_codegen(codegen: object) -> str:
     if codegen not in CODEGENS:
-        raise OptionError(f"codegen={codegen!r} is not known; {did_you_mean(str(codegen), CODEGENS)}")
+        raise OptionError(
+            f"codegen={codegen!r} is not known; {did_you_mean(str(codegen), CODEGENS)}"
+        )
     return str(codegen)
 
 

@@ -13,17 +13,20 @@ import torch
 from torch import fx
 
 import gcpass
+from gcpass._budget import Budget
 from gcpass._errors import GcpassError, UnsupportedGraph
 from gcpass._evaluate import Evaluator
 from gcpass._plan import Plan
-from gcpass._planning import Planned, Request, make_plan, replay
+from gcpass._planning import Planned, Request, StockPartition, make_plan, replay
 from gcpass._problem import Phase
 from gcpass._version import __version__
 from gcpass.fx import _compat
 from gcpass.fx._analyze import Analysis, analyze
 from gcpass.fx._costs import find_hardware
+from gcpass.fx._graphs import copy_graph
 from gcpass.fx._lower import lower
 from gcpass.fx._options import Options
+from gcpass.fx._verify import plan_checked
 
 log = logging.getLogger("gcpass")
 
@@ -44,23 +47,9 @@ class Partitioner(_compat.CustomPartitionerFn):
     def __call__(
         self, gm: fx.GraphModule, joint_inputs: Sequence[object], **kwargs: Any
     ) -> tuple[fx.GraphModule, fx.GraphModule]:
-        num_fwd_outputs = kwargs["num_fwd_outputs"]
         original = copy_graph(gm)
         try:
-            analysis, planned = plan_graph(
-                gm, num_fwd_outputs, self._options.request, self._options.codegen,
-                self._options.plan,
-            )  # fmt: skip
-            self._on_plan(planned.plan)
-            policy = self._options.request.policy
-            if policy is not None and policy.torch_budget is not None:
-                return stock(original, joint_inputs, policy.torch_budget, **kwargs)
-            return lower(
-                analysis,
-                planned.kept,
-                planned.evaluation,
-                kwargs.get("static_lifetime_input_indices"),
-            )
+            return self._partition(gm, original, joint_inputs, **kwargs)
         except UnsupportedGraph as error:
             reason = str(error)
         except GcpassError as error:
@@ -74,6 +63,36 @@ class Partitioner(_compat.CustomPartitionerFn):
             stacklevel=2,
         )
         return stock(original, joint_inputs, 1.0, **kwargs)
+
+    def _partition(
+        self,
+        gm: fx.GraphModule,
+        original: fx.GraphModule,
+        joint_inputs: Sequence[object],
+        **kwargs: Any,
+    ) -> tuple[fx.GraphModule, fx.GraphModule]:
+        request, codegen = self._options.request, self._options.codegen
+        num_fwd_outputs = kwargs["num_fwd_outputs"]
+        static = kwargs.get("static_lifetime_input_indices")
+        if self._chooses() and codegen == "inductor" and request.budget != Budget():
+            analysis = _analyze(gm, num_fwd_outputs, request, codegen)
+            evaluator = Evaluator(analysis.problem)
+            checked = plan_checked(analysis, evaluator, request, VERSIONS, static)
+            self._on_plan(checked.planned.plan)
+            return checked.modules
+        analysis, planned = plan_graph(gm, num_fwd_outputs, request, codegen, self._options.plan)
+        self._on_plan(planned.plan)
+        if request.policy is not None and request.policy.torch_budget is not None:
+            return stock(original, joint_inputs, request.policy.torch_budget, **kwargs)
+        return lower(analysis, planned.kept, planned.evaluation, static)
+
+    def _chooses(self) -> bool:
+        """Whether the optimiser decides, rather than a policy or a stored plan."""
+        return self._options.request.policy is None and self._options.plan is None
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        """Inductor pickles its settings into cache keys: let this one be its `uuid`."""
+        return str, (self.uuid(),)
 
     def uuid(self) -> str:
         """Changes with anything that changes a plan, so that no cache serves another's graph."""
@@ -106,16 +125,23 @@ def plan_graph(
         InfeasibleBudget: no plan fits, and the request says to raise.
     """
     stock_source = copy_graph(joint) if request.policy and request.policy.choose is None else None
-    analysis = analyze(joint, num_fwd_outputs, find_hardware(request.hardware), codegen)
-    if not any(op.phase is Phase.BACKWARD for op in analysis.problem.ops):
-        raise UnsupportedGraph("its backward does not depend on the forward's gradients")
+    analysis = _analyze(joint, num_fwd_outputs, request, codegen)
     evaluator = Evaluator(analysis.problem)
     if stored is not None:
         return analysis, replay(evaluator, stored)
-    kept = None
+    stocks = None
     if stock_source is not None and request.policy is not None:
-        kept = _stock_kept(stock_source, analysis, request.policy.torch_budget or 0.0)
-    return analysis, make_plan(evaluator, request, stock_kept=kept, versions=VERSIONS)
+        stocks = _run_stock(stock_source, analysis, request.policy.torch_budget or 0.0)
+    return analysis, make_plan(evaluator, request, stock=stocks, versions=VERSIONS)
+
+
+def _analyze(
+    joint: fx.GraphModule, num_fwd_outputs: int, request: Request, codegen: str
+) -> Analysis:
+    analysis = analyze(joint, num_fwd_outputs, find_hardware(request.hardware), codegen)
+    if not any(op.phase is Phase.BACKWARD for op in analysis.problem.ops):
+        raise UnsupportedGraph("its backward does not depend on the forward's gradients")
+    return analysis
 
 
 def stock(
@@ -126,18 +152,8 @@ def stock(
         return _compat.stock_partition(joint, joint_inputs, **kwargs)
 
 
-def copy_graph(joint: fx.GraphModule) -> fx.GraphModule:
-    """The same graph, nodes and their metadata copied one level deep."""
-    graph = fx.Graph()
-    result = graph.graph_copy(joint.graph, {}, return_output_node=True)
-    assert isinstance(result, tuple)  # (what is returned, the output node)
-    value, output = result
-    graph.output(value).meta = dict(output.meta)
-    return fx.GraphModule(joint, graph)
-
-
-def _stock_kept(joint: fx.GraphModule, analysis: Analysis, budget: float) -> frozenset[int]:
-    """The holders of what torch's own partition hands from the forward to the backward."""
+def _run_stock(joint: fx.GraphModule, analysis: Analysis, budget: float) -> StockPartition:
+    """torch's own partition, in the terms of the problem."""
     _, backward = stock(joint, (), budget, num_fwd_outputs=analysis.num_fwd_outputs)
     index = analysis.index_of()
     problem = analysis.problem
@@ -147,7 +163,11 @@ def _stock_kept(joint: fx.GraphModule, analysis: Analysis, budget: float) -> fro
         if op is not None and op in problem.forward_range:
             holders = (problem.storages[s].holder for s in problem.ops[op].storages)
             kept.update(h for h in holders if h in problem.kept_storage and h is not None)
-    return frozenset(kept)
+    tangents = [op for op in problem.backward_range if problem.ops[op].target == "tangent"]
+    runs = [
+        index[n.name] for n in backward.graph.nodes if n.op == "call_function" and n.name in index
+    ]
+    return StockPartition(frozenset(kept), (*tangents, *runs))
 
 
 def _source_digest() -> str:

@@ -1,0 +1,52 @@
+"""The command line: parse, load, call, render."""
+
+from __future__ import annotations
+
+import sys
+from typing import Annotated
+
+import typer
+
+from gcpass._cli._demo import demo
+from gcpass._cli._plan import plan
+from gcpass._errors import GcpassError
+from gcpass._version import __version__
+
+app = typer.Typer(
+    help="Plan which activations a PyTorch training step keeps, within a memory budget.",
+    add_completion=False,
+    pretty_exceptions_enable=False,
+)
+app.command()(demo)
+app.command()(plan)
+
+
+def _print_version(wanted: bool) -> None:
+    if wanted:
+        typer.echo(f"gcpass {__version__}")
+        raise typer.Exit
+
+
+@app.callback(invoke_without_command=True)
+def _root(
+    context: typer.Context,
+    version: Annotated[
+        bool,
+        typer.Option(
+            "--version", callback=_print_version, is_eager=True, help="Print the version."
+        ),
+    ] = False,
+) -> None:
+    if context.invoked_subcommand is None:
+        typer.echo(context.get_help())
+
+
+def main() -> None:
+    """Run the command line; the one place where gcpass's errors become text and an exit code."""
+    try:
+        app()
+    except GcpassError as error:
+        print("gcpass: error:", " ".join(str(error).split()), file=sys.stderr)
+        sys.exit(1)
+    except KeyboardInterrupt:
+        sys.exit(130)

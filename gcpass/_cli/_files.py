@@ -1,0 +1,86 @@
+"""What the commands read and write: a user's training step, and JSON files."""
+
+from __future__ import annotations
+
+import importlib
+import importlib.util
+import sys
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+from gcpass._errors import OptionError, did_you_mean
+
+
+def load(target: str) -> tuple[Callable[..., Any], Sequence[Any]]:
+    """The ``(fn, args)`` that ``MODULE:CALLABLE`` returns.
+
+    Args:
+        target: a dotted module, looked for from the working directory too, or the path of a
+            ``.py`` file; a colon; and the name of a callable in it that takes no arguments.
+
+    Returns:
+        A callable and its arguments.
+
+    Raises:
+        OptionError: there is no such module or callable, or it returns something else.
+    """
+    where, _, name = target.rpartition(":")
+    if not where or not name:
+        raise OptionError(f"{target!r} is not MODULE:CALLABLE, such as train.py:step")
+    module = _load_module(where)
+    build = getattr(module, name, None)
+    if not callable(build):
+        known = [n for n, v in vars(module).items() if callable(v) and not n.startswith("_")]
+        raise OptionError(f"{where} has no callable {name!r}; {did_you_mean(name, known)}")
+    built = build()
+    if (
+        not isinstance(built, (tuple, list))
+        or len(built) != 2
+        or not callable(built[0])
+        or not isinstance(built[1], (tuple, list))
+    ):
+        raise OptionError(
+            f"{target} must return (fn, args), a callable and the tuple of its arguments; "
+            f"it returned {type(built).__name__}"
+        )
+    return built[0], built[1]
+
+
+def _load_module(where: str) -> ModuleType:
+    path = Path(where)
+    if path.suffix != ".py":
+        return _import(where, Path.cwd())
+    if not path.is_file():
+        raise OptionError(f"there is no file {where}")
+    spec = importlib.util.spec_from_file_location(path.stem, path)
+    assert spec is not None
+    assert spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    sys.path.insert(0, str(path.resolve().parent))  # it may import its neighbours
+    sys.modules.setdefault(path.stem, module)  # dataclasses and pickle look modules up there
+    spec.loader.exec_module(module)
+    return module
+
+
+def _import(name: str, directory: Path) -> ModuleType:
+    sys.path.insert(0, str(directory))
+    try:
+        return importlib.import_module(name)
+    except ModuleNotFoundError as error:
+        if error.name is None or not (name + ".").startswith(error.name + "."):
+            raise  # the module is there; something that it imports is not
+        raise OptionError(f"there is no module {name} (no {error.name} from {directory})") from None
+
+
+def write_json(path: Path, text: str) -> None:
+    """Write a file.
+
+    Raises:
+        OptionError: it cannot be written.
+    """
+    try:
+        path.write_text(text + "\n")
+    except OSError as error:
+        raise OptionError(f"--json {path} cannot be written: {error.strerror}") from error

@@ -1,0 +1,99 @@
+"""Which values a fusing compiler gives no buffer, and what its kernels read instead.
+
+The rules, for the ops of one graph (forward, or backward) in order:
+
+1. A pointwise op whose value nothing holds is computed inside the kernels that read it, if every
+   one of its readers can do so (pointwise ops and reductions can; views pass the question on to
+   their own readers).
+2. A kernel then reads what the fused op would have read: those buffers live until that kernel runs.
+3. A fused op that would read more than `MAX_READS` buffers gets a buffer after all, and so does
+   one that several ops read and that would read more than `MAX_SHARED_READS` (Inductor's
+   ``realize_acc_reads_threshold`` on the CPU and ``realize_reads_threshold``).
+
+With ``codegen="eager"`` nothing is fused.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+
+from gcpass._problem import Problem
+
+MAX_READS = 12
+MAX_SHARED_READS = 4
+
+
+@dataclass(frozen=True, slots=True)
+class Fusion:
+    """How the ops of one graph fuse.
+
+    Attributes:
+        fused: ops that get no buffer.
+        sources: for each op, the ops with buffers (or outside the graph) that its kernel reads.
+    """
+
+    fused: frozenset[int]
+    sources: dict[int, frozenset[int]]
+
+
+def fuse(problem: Problem, order: Iterable[int], needs_buffer: Callable[[int], bool]) -> Fusion:
+    """Apply the rules to the ops ``order``; ``needs_buffer(op)``: something holds its value."""
+    order = list(order)
+    fused = _candidates(problem, order, needs_buffer) if problem.codegen == "inductor" else set()
+    sources: dict[int, frozenset[int]] = {}
+    here = set(order)
+    for op in order:
+        found: set[int] = set()
+        for read in problem.ops[op].inputs:
+            if read in sources and _has_no_buffer(problem, read, fused):
+                found |= sources[read]
+            else:
+                found.add(read)
+        sources[op] = frozenset(found)
+        if op in fused and len(found) > MAX_SHARED_READS:
+            shared = sum(reader in here for reader in problem.readers[op]) > 1
+            if shared or len(found) > MAX_READS:
+                fused.discard(op)
+    return Fusion(frozenset(fused), sources)
+
+
+def writes_in_place(problem: Problem, op: int, new_nbytes: int, dying: Iterable[int]) -> bool:
+    """Whether a fused kernel writes its output over one of the storages that die there."""
+    return (
+        problem.codegen == "inductor"
+        and problem.ops[op].fuses
+        and new_nbytes > 0
+        and any(problem.storages[s].nbytes == new_nbytes for s in dying)
+    )
+
+
+def _candidates(
+    problem: Problem, order: list[int], needs_buffer: Callable[[int], bool]
+) -> set[int]:
+    """Rule 1, from the last op to the first."""
+    here = set(order)
+    fused: set[int] = set()
+    buffered_views: set[int] = set()
+    for op in reversed(order):
+        buffered = needs_buffer(op) or any(
+            reader in buffered_views
+            or not (problem.ops[reader].fuses_inputs or problem.is_view(reader))
+            for reader in problem.readers[op]
+            if reader in here
+        )
+        if problem.is_view(op):
+            if buffered:
+                buffered_views.add(op)
+        elif problem.ops[op].fuses and not buffered:
+            fused.add(op)
+    return fused
+
+
+def _has_no_buffer(problem: Problem, op: int, fused: set[int]) -> bool:
+    """Whether ``op`` is fused, or a view of a fused op."""
+    if op in fused:
+        return True
+    return problem.is_view(op) and all(
+        problem.storages[s].producer in fused for s in problem.ops[op].storages
+    )

@@ -1,0 +1,183 @@
+"""Adding up what is alive, op after op: the bytes behind every evaluation."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+from gcpass._backward import Backward
+from gcpass._fusion import fuse, writes_in_place
+from gcpass._problem import Problem
+
+Sequence = list[tuple[int, int]]  # (op, -1): a recomputation; (op, t): step t of the backward
+
+
+@dataclass(frozen=True, slots=True)
+class Moment:
+    """The memory at one point of the step, by what it is; the parts add up to ``nbytes``.
+
+    ``kept``: values kept for the backward; ``recomputed``: recomputed values; ``gradients``:
+    finished gradients; ``outputs``: what the user holds; ``temporaries``: the rest.
+    """
+
+    op: str
+    in_backward: bool
+    nbytes: int
+    kept: int
+    recomputed: int
+    gradients: int
+    outputs: int
+    temporaries: int
+
+
+def sweep_forward(problem: Problem, order: list[int], kept: frozenset[int]) -> Moment:
+    """The fullest moment of a forward that runs ``order`` and hands on ``kept``."""
+    outputs = set(problem.outputs)
+    fusion = fuse(problem, order, lambda op: op in kept or op in outputs)
+    held = set(problem.output_storages).union(*(problem.ops[k].storages for k in kept))
+    here = set(order)
+    last: dict[int, int] = {}
+    for position, op in enumerate(order):
+        if op not in fusion.fused:
+            for source in (op, *fusion.sources[op]):
+                last.update(dict.fromkeys(problem.ops[source].storages, position))
+    mine = {s for s in last if s not in held and problem.storages[s].producer in here}
+    dying = _by_position(last, mine, len(order))
+    alive = alive_kept = 0
+    best = Moment("", False, 0, 0, 0, 0, 0, 0)
+    for position, op in enumerate(order):
+        if op in fusion.fused:
+            continue
+        new = _total(problem, problem.produced[op])
+        alive_kept += _total(problem, (s for s in problem.produced[op] if s in held))
+        during = alive + new + problem.ops[op].workspace_nbytes
+        before = set(dying[position]) - set(problem.produced[op])
+        if writes_in_place(problem, op, new, before):
+            during -= new
+        if during > best.nbytes:
+            name = problem.ops[op].name
+            best = Moment(name, False, during, alive_kept, 0, 0, 0, during - alive_kept)
+        alive += new - _total(problem, dying[position])
+    return best
+
+
+def sweep_backward(
+    backward: Backward, problem: Problem, sequence: Sequence, kept: frozenset[int], ops: range
+) -> Moment:
+    """The fullest moment of a backward, counting of the forward range only the values of ``ops``.
+
+    Args:
+        backward: the backward's own values.
+        problem: the problem.
+        sequence: what runs, in order; not empty, and with a step last.
+        kept: what is kept.
+        ops: the stretch whose kept and recomputed values count.
+    """
+    steps, nbytes = backward.steps, [s.nbytes for s in problem.storages]
+    recomputed = [op for op, t in sequence if t < 0]
+    fusion = fuse(problem, recomputed, lambda op: op in backward.read_by_extern)
+    last = _last_uses(backward, problem, sequence, fusion.fused, fusion.sources)
+    kept_alive = {
+        s
+        for k in kept
+        if k in ops
+        for s in problem.ops[k].storages
+        if s in last and problem.storages[s].producer in ops
+    }
+    born = set(kept_alive)
+    alive_kept, alive_new = _total(problem, kept_alive), 0
+    dying = _by_position(last, last, len(sequence))
+    best, at = -1, (0, 0, 0, 0)  # bytes; kept, recomputed, step, op
+
+    def note(total: int, op: int, t: int) -> None:
+        nonlocal best, at
+        if total > best:
+            best, at = total, (alive_kept, alive_new, t, op)
+
+    next_step = _next_steps(sequence)
+    unseen = next_step[0]  # the first step whose base has not been counted yet
+    for position, (op, t) in enumerate(sequence):
+        coming = next_step[position]
+        alive = alive_kept + alive_new
+        if unseen < coming:  # steps that read nothing of ``ops``
+            fullest = backward.fullest_between(unseen, coming - 1)
+            note(steps[fullest].base_during + alive, steps[fullest].op, fullest)
+            unseen = coming
+        if t >= 0:
+            during = steps[t].base_during + alive
+            if steps[t].reusable_nbytes and any(
+                nbytes[s] == steps[t].reusable_nbytes and s in born for s in dying[position]
+            ):
+                during -= steps[t].reusable_nbytes
+            note(during, op, t)
+            unseen = t + 1
+        elif op not in fusion.fused:
+            produced = [s for s in problem.produced[op] if s not in problem.output_storages]
+            new = _total(problem, produced)
+            during = steps[coming].base_before + alive + new + problem.ops[op].workspace_nbytes
+            if writes_in_place(problem, op, new, set(dying[position]) & born):
+                during -= new
+            born.update(produced)
+            alive_new += new
+            note(during, op, coming)
+        for s in dying[position]:
+            if s in kept_alive:
+                alive_kept -= nbytes[s]
+            elif s in born:
+                alive_new -= nbytes[s]
+    kept_nbytes, new_nbytes, t, op = at
+    gradients, outputs = steps[t].gradient_nbytes, backward.outputs_nbytes
+    name = problem.ops[op].name if op < len(problem.ops) else "end of backward"
+    rest = best - kept_nbytes - new_nbytes - gradients - outputs
+    return Moment(name, True, best, kept_nbytes, new_nbytes, gradients, outputs, rest)
+
+
+def _last_uses(
+    backward: Backward,
+    problem: Problem,
+    sequence: Sequence,
+    fused: frozenset[int],
+    sources: dict[int, frozenset[int]],
+) -> dict[int, int]:
+    """For each storage of the forward range, the last position of the sequence that reads it."""
+    last: dict[int, int] = {}
+    for position, (op, t) in enumerate(sequence):
+        reads: list[int] = []
+        if t < 0:
+            if op not in fused:
+                reads = [op, *sources[op]]
+        else:
+            for need in backward.steps[t].needs:
+                no_buffer = need in fused or (
+                    need in sources
+                    and problem.is_view(need)
+                    and all(
+                        problem.storages[s].producer in fused for s in problem.ops[need].storages
+                    )
+                )
+                reads += sources[need] if no_buffer else [need]
+        for read in reads:
+            last.update(dict.fromkeys(problem.ops[read].storages, position))
+    for s in problem.output_storages:
+        last.pop(s, None)  # in the base already
+    return last
+
+
+def _next_steps(sequence: Sequence) -> list[int]:
+    """For each position, the step at or after it."""
+    upcoming, steps = 0, []
+    for _, t in reversed(sequence):
+        upcoming = t if t >= 0 else upcoming
+        steps.append(upcoming)
+    return steps[::-1]
+
+
+def _by_position(last: dict[int, int], storages: Iterable[int], count: int) -> list[list[int]]:
+    dying: list[list[int]] = [[] for _ in range(count)]
+    for s in storages:
+        dying[last[s]].append(s)
+    return dying
+
+
+def _total(problem: Problem, storages: Iterable[int]) -> int:
+    return sum(problem.storages[s].nbytes for s in storages)

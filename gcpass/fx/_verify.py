@@ -1,0 +1,134 @@
+"""Planning against what Inductor will really run.
+
+The planner's model of fusion is good to a few percent; a budget is a promise. So before a plan is
+used, Inductor lowers and schedules its two graphs (no code is generated) and says what they will
+hold. A plan over the budget is made again for a budget smaller by the excess; one that leaves much
+unused, for one larger by what it leaves. The number of rounds is bounded, and the plan says how
+many there were.
+"""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+
+from torch import fx
+
+from gcpass._budget import Budget
+from gcpass._errors import InfeasibleBudget
+from gcpass._evaluate import Evaluator
+from gcpass._planning import Planned, Request, infeasible_message, make_plan, resolve_budget
+from gcpass.fx import _compat
+from gcpass.fx._analyze import Analysis
+from gcpass.fx._graphs import copy_graph
+from gcpass.fx._lower import lower
+
+ROUNDS = 4
+_UNUSED = 0.05  # of the budget left over before a larger one is tried
+
+
+@dataclass(frozen=True)
+class Checked:
+    """A plan, its graphs, and the peak that Inductor will reach with them."""
+
+    planned: Planned
+    modules: tuple[fx.GraphModule, fx.GraphModule]
+    peak_bytes: int
+
+
+def plan_checked(
+    analysis: Analysis,
+    evaluator: Evaluator,
+    request: Request,
+    versions: dict[str, str],
+    static_lifetime_input_indices: list[int] | None,
+) -> Checked:
+    """The plan with the least recomputation whose peak, by Inductor's count, is within the budget.
+
+    Raises:
+        InfeasibleBudget: no round's plan is, and the request says to raise.
+    """
+    budget = resolve_budget(evaluator, request)
+    assert budget is not None
+
+    def attempt(target: int, on_infeasible: str) -> Checked:
+        asked = replace(request, budget=Budget(nbytes=max(target, 1)), on_infeasible=on_infeasible)
+        planned = make_plan(evaluator, asked, versions=versions, warn=False)
+        modules = lower(analysis, planned.kept, planned.evaluation, static_lifetime_input_indices)
+        return Checked(planned, modules, _peak_bytes(analysis, evaluator, planned, modules))
+
+    best, rounds = _search(attempt, budget)
+    if best is None:
+        best = attempt(1, "best")  # the smallest peak of all
+        rounds += 1
+    notes = (f"checked against Inductor's own count of the peak in {rounds} rounds",)
+    if best.peak_bytes > budget:
+        floor = replace(best.planned.evaluation.peak, nbytes=best.peak_bytes)
+        message = infeasible_message(budget, floor)
+        if request.on_infeasible == "error":
+            raise InfeasibleBudget(message, budget_bytes=budget, floor_bytes=best.peak_bytes)
+        warnings.warn(f"gcpass: {message} Going on with the smallest peak.", stacklevel=2)
+        notes = (message, *notes)
+    plan = replace(
+        best.planned.plan,
+        budget_bytes=budget,
+        predicted_peak_bytes=best.peak_bytes,
+        notes=notes,
+    )
+    return replace(best, planned=replace(best.planned, plan=plan))
+
+
+def _search(attempt: Callable[[int, str], Checked], budget: int) -> tuple[Checked | None, int]:
+    """The checked plan within the budget that recomputes least, and how many were tried."""
+    best: Checked | None = None
+    target, too_large = budget, None
+    for rounds in range(1, ROUNDS + 1):
+        try:
+            found = attempt(target, "error")
+        except InfeasibleBudget:
+            return best, rounds
+        excess = found.peak_bytes - budget
+        if excess <= 0:
+            if best is None or _recompute(found) < _recompute(best):
+                best = found
+            if not _recompute(found) or -excess < _UNUSED * budget or too_large is not None:
+                return best, rounds
+            target -= excess
+        else:
+            too_large = target
+            if best is not None:
+                return best, rounds
+            target -= excess + budget // 200
+    return best, ROUNDS
+
+
+def _recompute(checked: Checked) -> int:
+    return checked.planned.evaluation.recompute_picoseconds
+
+
+def _peak_bytes(
+    analysis: Analysis,
+    evaluator: Evaluator,
+    planned: Planned,
+    modules: tuple[fx.GraphModule, fx.GraphModule],
+) -> int:
+    """Inductor's count, with what it leaves out: tangents and outputs that the caller holds."""
+    forward, backward = (copy_graph(m) for m in modules)
+    visible = analysis.num_fwd_outputs
+    ahead = _compat.inductor_peak_nbytes(forward, is_backward=False, visible=visible)
+    back = _compat.inductor_peak_nbytes(backward, is_backward=True, visible=0)
+    if ahead is None or back is None:
+        return planned.evaluation.peak_nbytes
+    problem = analysis.problem
+    tangents = {
+        s
+        for op in problem.backward_range
+        if problem.ops[op].target == "tangent"
+        for s in problem.produced[op]
+    }
+    outputs = problem.output_storages - {
+        problem.kept_storage[k] for k in planned.kept if k in problem.kept_storage
+    }
+    held = sum(problem.storages[s].nbytes for s in tangents | outputs)
+    return max(ahead, back + held, planned.evaluation.saved_nbytes)
