@@ -30,6 +30,9 @@ class Budget:
         return "auto" if self.auto else "none"
 
 
+NO_BUDGET = Budget()
+
+
 def parse_budget(value: object, *, where: str = "memory_budget") -> Budget:
     """Read a budget.
 
@@ -44,7 +47,7 @@ def parse_budget(value: object, *, where: str = "memory_budget") -> Budget:
         OptionError: it is none of these, or not positive.
     """
     if value is None or isinstance(value, Budget):
-        return value if isinstance(value, Budget) else Budget()
+        return value if isinstance(value, Budget) else NO_BUDGET
     if isinstance(value, str):
         text = value.strip()
         if text.lower() in ("auto", "none", ""):

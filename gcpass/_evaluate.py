@@ -8,7 +8,7 @@ A plan keeps a set K of ops (each the holder of one storage). Then
   neither an input nor kept, the value is recomputed, together with whatever of its ancestors is
   not alive yet, in forward order (*lazy* recomputation), and it dies after its last reader.
 
-    peak(K) = max over moments of  base + kept and recomputed bytes alive       (`Evaluator.evaluate`)
+    peak(K) = max over moments of  base + kept and recomputed bytes alive  (`Evaluator.evaluate`)
     recompute(K) = sum of the times of what ran twice
 
 The same sweep over the ops of one stretch of the forward, with everything before it taken as kept,
@@ -95,7 +95,8 @@ class Evaluator:
         everything = problem.forward_range
         kept = frozenset(kept)
         sequence = self._pull(kept, everything) if order is None else self._follow(order)
-        used = kept & self._read_by(sequence)
+        read = self._storages_read(sequence)
+        used = frozenset(k for k in kept if problem.kept_storage.get(k) in read)
         forward = self._forward_order(used, everything)
         forward_moment = sweep_forward(problem, forward, used)
         backward_moment = sweep_backward(self.backward, problem, sequence, used, everything)
@@ -199,11 +200,13 @@ class Evaluator:
             if op in forward or op in times
         ]
 
-    def _read_by(self, sequence: Sequence) -> frozenset[int]:
-        """Every op of the forward range that the sequence reads."""
+    def _storages_read(self, sequence: Sequence) -> frozenset[int]:
+        """Every storage of the forward range that the sequence reads."""
+        ops, steps = self.problem.ops, self.backward.steps
         read: set[int] = set()
         for op, t in sequence:
-            read.update(self.backward.steps[t].needs if t >= 0 else self.problem.ops[op].inputs)
+            for source in steps[t].needs if t >= 0 else ops[op].inputs:
+                read.update(ops[source].storages)
         return frozenset(read)
 
     def _forward_order(self, kept: frozenset[int], ops: range) -> list[int]:

@@ -122,7 +122,7 @@ class Plan:
             raise OptionError(f"not a gcpass plan: {error}") from error
 
     def summary(self) -> str:
-        """The plan in words: budget, peak and what it is made of, recomputation, values by layer."""
+        """The plan in words: budget, peak and its parts, recomputation, values folded by layer."""
         return "\n".join(_summary_lines(self))
 
 

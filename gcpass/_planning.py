@@ -7,7 +7,7 @@ import warnings
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from gcpass._budget import Budget
+from gcpass._budget import NO_BUDGET, Budget
 from gcpass._errors import InfeasibleBudget, OptionError
 from gcpass._evaluate import Evaluation, Evaluator, Moment
 from gcpass._explain import explain
@@ -32,7 +32,7 @@ class Request:
         on_infeasible: ``"error"`` or ``"best"``.
     """
 
-    budget: Budget = Budget()
+    budget: Budget = NO_BUDGET
     policy: Policy | None = None
     solver: str = "auto"
     hardware: str = "auto"

@@ -141,7 +141,10 @@ def test_an_input_is_read_before_and_after_it_is_overwritten(setting: str, codeg
         return (between * s.exp()).sin() * s.cos()
 
     compare_with_eager(
-        lambda: (torch.randn(4, 8, requires_grad=True), torch.rand(4, 8)), fn, setting, codegen
+        lambda: (torch.randn(4, 8, requires_grad=True), torch.rand(4, 8)),
+        fn,
+        SETTINGS[setting],
+        codegen,
     )
 
 
@@ -157,7 +160,10 @@ def test_a_copy_made_before_the_overwriting_stays_a_copy(setting: str, codegen: 
         return y * 2
 
     compare_with_eager(
-        lambda: (torch.randn(4, 8, requires_grad=True), torch.rand(4, 8)), fn, setting, codegen
+        lambda: (torch.randn(4, 8, requires_grad=True), torch.rand(4, 8)),
+        fn,
+        SETTINGS[setting],
+        codegen,
     )
 
 

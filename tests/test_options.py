@@ -108,8 +108,8 @@ def test_errors_reach_the_user_of_torch_compile(options: dict[str, Any]) -> None
     with pytest.raises(OptionError) as refused:
         _train(options)
     assert isinstance(refused.value, BaseOfAll) and isinstance(refused.value, ValueError)
-    (value,) = options.values()
-    assert value in str(refused.value)
+    ((name, value),) = options.items()
+    assert (name if name == "memory_bugdet" else value) in str(refused.value)
     assert "backend=" not in str(refused.value)
     assert type(refused.value).__name__ == "OptionError"
 
@@ -193,7 +193,7 @@ def test_a_stored_plan_is_followed(tmp_path: Path) -> None:
 
 def test_a_plan_for_another_graph_is_refused(tmp_path: Path) -> None:
     _train({"report": str(tmp_path / "plan.json")})
-    with pytest.raises(OptionError, match="plan was made for another graph.*plan again"):
+    with pytest.raises(OptionError, match=r"plan was made for another graph.*plan again"):
         _train({"plan": str(tmp_path / "plan.json")}, batch=256)
 
 
@@ -225,7 +225,6 @@ def test_inductor_options_pass_through() -> None:
         "codegen": "inductor",
         "max_autotune_gemm_backends": "ATEN",
         "post_grad_custom_post_pass": record,
-        "force_disable_caches": True,
         **FLOOR,
     }
     got = _train(options)

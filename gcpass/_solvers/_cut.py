@@ -23,6 +23,7 @@ from __future__ import annotations
 from collections.abc import Collection
 from dataclasses import dataclass
 from fractions import Fraction
+from itertools import pairwise
 
 from gcpass._problem import Problem, Rule
 from gcpass._solvers._flow import SINK, SOURCE, sink_side
@@ -174,7 +175,7 @@ class CutNetwork:
         while len(corners) < limit:
             gaps = [
                 (a.nbytes - b.nbytes, i)
-                for i, (a, b) in enumerate(zip(corners, corners[1:], strict=False))
+                for i, (a, b) in enumerate(pairwise(corners))
                 if (a.nbytes, b.nbytes) not in done
             ]
             if not gaps:

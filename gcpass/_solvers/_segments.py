@@ -31,7 +31,7 @@ from gcpass._evaluate import Evaluation, Evaluator
 from gcpass._solvers._cut import CutNetwork
 from gcpass._solvers._polish import polish
 from gcpass._solvers._solution import Solution, Status
-from gcpass._solvers._table import Option, SegmentTable
+from gcpass._solvers._table import Option, SegmentTable, table_of
 
 _ROUNDS = 7  # searches for the bound that uses the budget up
 _HOPE = 0.85  # below this part of the modelled floor no search is worth its time
@@ -73,7 +73,7 @@ def solve(evaluator: Evaluator, budget_bytes: int | None) -> Solution:
     evaluation = evaluator.evaluate(best)
     if budget_bytes is None or evaluation.peak_nbytes <= budget_bytes:
         return Solution(Status.FEASIBLE, best, evaluation)
-    floor, _ = smallest_peak(SegmentTable.of(evaluator))
+    floor, _ = smallest_peak(table_of(evaluator))
     found = _search(evaluator, budget_bytes) if budget_bytes >= _HOPE * floor else None
     if found is None:
         kept, evaluation = _smallest(evaluator)
@@ -86,7 +86,7 @@ def solve(evaluator: Evaluator, budget_bytes: int | None) -> Solution:
 
 def _search(evaluator: Evaluator, budget: int) -> tuple[frozenset[int], Evaluation] | None:
     """The best evaluated plan within the budget, over bounds handed to the dynamic program."""
-    table = SegmentTable.of(evaluator)
+    table = table_of(evaluator)
     best: tuple[frozenset[int], Evaluation] | None = None
     low, high = 0, None
     bound = budget
@@ -121,7 +121,7 @@ def _better(a: Evaluation, b: Evaluation) -> bool:
 def _smallest(evaluator: Evaluator) -> tuple[frozenset[int], Evaluation]:
     """The smallest evaluated peak found, and the least time at that peak."""
     problem = evaluator.problem
-    table = SegmentTable.of(evaluator)
+    table = table_of(evaluator)
     everything = CutNetwork(problem, problem.forward_range, ()).smallest().kept
     candidates = [everything]
     bound, kept = smallest_peak(table)

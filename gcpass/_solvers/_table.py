@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from weakref import WeakKeyDictionary
+from functools import lru_cache
 
 from gcpass._evaluate import Evaluator
 from gcpass._problem import Problem
@@ -51,15 +51,6 @@ class SegmentTable:
     Attributes:
         boundaries: the two ends of the forward and the boundaries between.
     """
-
-    _tables: WeakKeyDictionary[Evaluator, SegmentTable] = WeakKeyDictionary()
-
-    @classmethod
-    def of(cls, evaluator: Evaluator) -> SegmentTable:
-        """The table of an evaluator, made once."""
-        if evaluator not in cls._tables:
-            cls._tables[evaluator] = cls(evaluator)
-        return cls._tables[evaluator]
 
     def __init__(self, evaluator: Evaluator) -> None:
         self._evaluator = evaluator
@@ -137,3 +128,9 @@ class SegmentTable:
 def _corners(length: int) -> int:
     """Corners wanted of a segment's hull: long segments serve low budgets, and need few."""
     return 6 if length <= 3 else 4 if length <= 8 else 3
+
+
+@lru_cache(maxsize=4)
+def table_of(evaluator: Evaluator) -> SegmentTable:
+    """The table of an evaluator; asked again, the same one."""
+    return SegmentTable(evaluator)

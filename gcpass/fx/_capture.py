@@ -44,33 +44,11 @@ def fake_mode() -> Iterator[_compat.FakeTensorMode]:
     Returns:
         A context manager; what is built inside it can be handed to `gcpass.plan`.
     """
-    replaced: dict[int, tuple[torch.nn.Parameter, torch.nn.Parameter]] = {}
-
-    def apply(self: torch.nn.Module, fn: Callable[..., Any], recurse: bool = True) -> Any:
-        # nn.Module's own swaps tensors in place, which fake ones refuse (they are referenced by
-        # the mode); tied parameters stay tied because each is converted once.
-        if recurse:
-            for child in self.children():
-                apply(child, fn)
-        for key, parameter in self._parameters.items():
-            if parameter is not None:
-                if id(parameter) not in replaced:
-                    with torch.no_grad():
-                        new = torch.nn.Parameter(fn(parameter), parameter.requires_grad)
-                    replaced[id(parameter)] = (parameter, new)
-                self._parameters[key] = replaced[id(parameter)][1]
-        for key, buffer in self._buffers.items():
-            if buffer is not None:
-                self._buffers[key] = fn(buffer)
-        return self
-
-    original = torch.nn.Module._apply
-    torch.nn.Module._apply = apply  # type: ignore[method-assign]
-    try:
-        with _compat.FakeTensorMode(allow_non_fake_inputs=True) as mode:
-            yield mode
-    finally:
-        torch.nn.Module._apply = original  # type: ignore[method-assign]
+    with (
+        _compat.converting_by_replacement(),
+        _compat.FakeTensorMode(allow_non_fake_inputs=True) as mode,
+    ):
+        yield mode
 
 
 def capture(
@@ -148,7 +126,7 @@ def _differentiable(value: object) -> bool:
     return isinstance(value, torch.Tensor) and value.requires_grad
 
 
-def _parameters_of(fn: Callable[..., Any]) -> list[torch.Tensor]:
+def _parameters_of(fn: Callable[..., Any]) -> Sequence[torch.Tensor]:
     owner = getattr(fn, "__self__", fn)
     return list(owner.parameters())[:1] if isinstance(owner, torch.nn.Module) else []
 

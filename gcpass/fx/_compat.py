@@ -71,7 +71,8 @@ def compile_with_inductor(
 ) -> Callable[..., Any]:
     from torch._inductor.compile_fx import compile_fx
 
-    return compile_fx(gm, list(example_inputs), config_patches=config_patches)
+    compiled: Any = compile_fx(gm, list(example_inputs), config_patches=config_patches)
+    return compiled
 
 
 def inductor_options(mode: str | None = None) -> dict[str, Any]:
@@ -254,7 +255,40 @@ def memory_events(profiler: torch.profiler.profile) -> Iterator[int]:
     results = profiler.profiler.kineto_results if profiler.profiler else None
     for event in results.events() if results else ():
         if event.name() == "[memory]":
-            yield event.nbytes()
+            yield event.nbytes()  # pyright: ignore[reportAttributeAccessIssue]
+
+
+@contextlib.contextmanager
+def converting_by_replacement() -> Iterator[None]:
+    """Let ``module.to(...)`` put new parameters into modules, tied ones once.
+
+    nn.Module's own conversion swaps tensors in place, which fake ones refuse: their mode refers to
+    them.
+    """
+    replaced: dict[int, tuple[torch.nn.Parameter, torch.nn.Parameter]] = {}
+
+    def apply(self: torch.nn.Module, fn: Callable[..., Any], recurse: bool = True) -> Any:
+        if recurse:
+            for child in self.children():
+                apply(child, fn)
+        for key, parameter in self._parameters.items():
+            if parameter is not None:
+                if id(parameter) not in replaced:
+                    with torch.no_grad():
+                        new = torch.nn.Parameter(fn(parameter), parameter.requires_grad)
+                    replaced[id(parameter)] = (parameter, new)
+                self._parameters[key] = replaced[id(parameter)][1]
+        for key, buffer in self._buffers.items():
+            if buffer is not None:
+                self._buffers[key] = fn(buffer)
+        return self
+
+    original = torch.nn.Module._apply
+    torch.nn.Module._apply = apply  # type: ignore[method-assign]
+    try:
+        yield
+    finally:
+        torch.nn.Module._apply = original  # type: ignore[method-assign]
 
 
 class _PeakFound(BaseException):
@@ -265,7 +299,9 @@ class _PeakFound(BaseException):
         self.nbytes = nbytes
 
 
-def inductor_peak_nbytes(module: fx.GraphModule, *, is_backward: bool, visible: int) -> int | None:
+def inductor_peak_nbytes(
+    module: fx.GraphModule, inputs: list[Any], *, is_backward: bool
+) -> int | None:
     """The peak of what Inductor would run for a graph, without generating code.
 
     Lowers and schedules the graph as Inductor will, stops where the final order of its kernels is
@@ -274,8 +310,8 @@ def inductor_peak_nbytes(module: fx.GraphModule, *, is_backward: bool, visible: 
 
     Args:
         module: a forward or backward graph, inside the compilation that it belongs to; consumed.
+        inputs: its fake inputs.
         is_backward: which.
-        visible: how many of its outputs the user sees.
 
     Returns:
         Bytes; None if the graph has no kernel or peak reordering is switched off.
@@ -294,9 +330,6 @@ def inductor_peak_nbytes(module: fx.GraphModule, *, is_backward: bool, visible: 
         freeable = memory.get_freeable_input_buf(order, inputs)
         raise _PeakFound(memory.estimate_peak_memory(order, freeable, outputs)[0])
 
-    (output,) = module.graph.find_nodes(op="output")
-    output.meta["user_visible_output_idxs"] = list(range(visible))
-    inputs = [n.meta["val"] for n in module.graph.find_nodes(op="placeholder")]
     with (
         mock.patch.object(memory, "reorder_for_peak_memory", stop),
         inductor_config.patch(force_disable_caches=True),

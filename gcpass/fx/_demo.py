@@ -60,7 +60,7 @@ class Configuration:
 
 
 FULL = Shape(layers=4, width=256, heads=4, sequence=256, batch=4)
-QUICK = Shape(layers=2, width=128, heads=4, sequence=128, batch=8)
+QUICK = Shape(layers=3, width=128, heads=4, sequence=128, batch=8)
 ROWS = (
     Configuration("no budget"),
     Configuration("budget 0.75", memory_budget=0.75),

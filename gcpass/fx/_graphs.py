@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from torch import fx
 
+from gcpass.fx import _meta
+
 
 def copy_graph(joint: fx.GraphModule) -> fx.GraphModule:
     """The same graph, nodes and their metadata copied one level deep."""
@@ -11,5 +13,6 @@ def copy_graph(joint: fx.GraphModule) -> fx.GraphModule:
     result = graph.graph_copy(joint.graph, {}, return_output_node=True)
     assert isinstance(result, tuple)  # (what is returned, the output node)
     value, output = result
-    graph.output(value).meta = dict(output.meta)
+    assert isinstance(output, fx.Node)
+    _meta.share(output, graph.output(value))
     return fx.GraphModule(joint, graph)

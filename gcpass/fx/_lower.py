@@ -13,7 +13,9 @@ from torch import fx
 from gcpass._backward import is_input
 from gcpass._evaluate import Evaluation
 from gcpass.fx import _compat
-from gcpass.fx._analyze import Analysis, drop_unkept_clones, topological
+from gcpass.fx._analyze import Analysis
+from gcpass.fx._phases import topological
+from gcpass.fx._views import drop_unkept_clones
 
 
 def lower(

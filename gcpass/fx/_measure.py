@@ -57,12 +57,12 @@ class Step:
     ) -> None:
         self.plans: list[Plan] = []
         self._args, self._kwargs = args, dict(kwargs or {})
-        backend: Any = "inductor"
-        if options is not None:
 
-            def backend(gm: Any, inputs: Any) -> Any:
-                return compile_graph(gm, inputs, options, self.plans.append)
+        def planned(gm: Any, inputs: Any) -> Any:
+            assert options is not None
+            return compile_graph(gm, inputs, options, self.plans.append)
 
+        backend = "inductor" if options is None else planned
         self._compiled = torch.compile(_own_code(fn), backend=backend, dynamic=False)
         self._leaves: list[torch.Tensor] = []
         self.loss = float("nan")

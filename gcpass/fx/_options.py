@@ -48,7 +48,7 @@ class Options:
         inductor: options passed on to Inductor.
     """
 
-    request: Request = Request()
+    request: Request = field(default_factory=Request)
     codegen: str = "inductor"
     reserve_bytes: int | None = None
     report: str | None = None

@@ -12,8 +12,7 @@ from typing import Any
 import torch
 from torch import fx
 
-import gcpass
-from gcpass._budget import Budget
+from gcpass._budget import NO_BUDGET
 from gcpass._errors import GcpassError, UnsupportedGraph
 from gcpass._evaluate import Evaluator
 from gcpass._plan import Plan
@@ -74,7 +73,7 @@ class Partitioner(_compat.CustomPartitionerFn):
         request, codegen = self._options.request, self._options.codegen
         num_fwd_outputs = kwargs["num_fwd_outputs"]
         static = kwargs.get("static_lifetime_input_indices")
-        if self._chooses() and codegen == "inductor" and request.budget != Budget():
+        if self._chooses() and codegen == "inductor" and request.budget != NO_BUDGET:
             analysis = _analyze(gm, num_fwd_outputs, request, codegen)
             evaluator = Evaluator(analysis.problem)
             checked = plan_checked(analysis, evaluator, request, VERSIONS, static)
@@ -173,6 +172,6 @@ def _run_stock(joint: fx.GraphModule, analysis: Analysis, budget: float) -> Stoc
 def _source_digest() -> str:
     """Changes with gcpass's own source, so that a development version never reuses a graph."""
     digest = hashlib.sha256()
-    for path in sorted(Path(gcpass.__file__).parent.rglob("*.py")):
+    for path in sorted(Path(__file__).parents[1].rglob("*.py")):
         digest.update(path.read_bytes())
     return digest.hexdigest()

@@ -19,7 +19,7 @@ from gcpass._budget import Budget
 from gcpass._errors import InfeasibleBudget
 from gcpass._evaluate import Evaluator
 from gcpass._planning import Planned, Request, infeasible_message, make_plan, resolve_budget
-from gcpass.fx import _compat
+from gcpass.fx import _compat, _meta
 from gcpass.fx._analyze import Analysis
 from gcpass.fx._graphs import copy_graph
 from gcpass.fx._lower import lower
@@ -114,10 +114,8 @@ def _peak_bytes(
     modules: tuple[fx.GraphModule, fx.GraphModule],
 ) -> int:
     """Inductor's count, with what it leaves out: tangents and outputs that the caller holds."""
-    forward, backward = (copy_graph(m) for m in modules)
-    visible = analysis.num_fwd_outputs
-    ahead = _compat.inductor_peak_nbytes(forward, is_backward=False, visible=visible)
-    back = _compat.inductor_peak_nbytes(backward, is_backward=True, visible=0)
+    ahead = _count(modules[0], is_backward=False, visible=analysis.num_fwd_outputs)
+    back = _count(modules[1], is_backward=True, visible=0)
     if ahead is None or back is None:
         return planned.evaluation.peak_nbytes
     problem = analysis.problem
@@ -132,3 +130,12 @@ def _peak_bytes(
     }
     held = sum(problem.storages[s].nbytes for s in tangents | outputs)
     return max(ahead, back + held, planned.evaluation.saved_nbytes)
+
+
+def _count(module: fx.GraphModule, *, is_backward: bool, visible: int) -> int | None:
+    """Inductor's count for one graph, of which a copy is lowered."""
+    module = copy_graph(module)
+    (output,) = module.graph.find_nodes(op="output")
+    _meta.show_outputs(output, visible)
+    inputs = [_meta.value(node) for node in module.graph.find_nodes(op="placeholder")]
+    return _compat.inductor_peak_nbytes(module, inputs, is_backward=is_backward)

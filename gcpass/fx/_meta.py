@@ -1,0 +1,66 @@
+"""What tracing wrote on the nodes of a graph. The only module that touches ``node.meta``."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from torch import fx
+
+from gcpass.fx import _compat
+
+
+def value(node: fx.Node) -> Any:
+    """The node's fake value: a tensor, a number, a tuple of them, or None."""
+    return node.meta.get("val")
+
+
+def describe_copy(node: fx.Node, fake: Any) -> None:
+    """Mark a node that gcpass added as part of the forward, with its fake value."""
+    node.meta = {"val": fake, "partitioner_tag": "is_forward"}
+
+
+def share(source: fx.Node, target: fx.Node) -> None:
+    """Give a node's copy the same metadata."""
+    target.meta = dict(source.meta)
+
+
+def show_outputs(output: fx.Node, count: int) -> None:
+    """Tell Inductor how many of a graph's outputs the user sees."""
+    output.meta["user_visible_output_idxs"] = list(range(count))
+
+
+def must_save(node: fx.Node) -> bool:
+    """Whether the user's checkpointing policy says to save the node's value."""
+    return node.meta.get("recompute") == _compat.CheckpointPolicy.MUST_SAVE
+
+
+def must_recompute(node: fx.Node) -> bool:
+    """Whether the user's checkpointing says to recompute the node's value."""
+    return node.meta.get("recompute") == _compat.CheckpointPolicy.MUST_RECOMPUTE
+
+
+def origin(node: fx.Node) -> tuple[str, str]:
+    """The module path and the source line of the user's code that ``node`` came from."""
+    stack = node.meta.get("nn_module_stack") or node.meta.get("fwd_nn_module_stack") or {}
+    paths = [str(path) for path, _ in stack.values()] if isinstance(stack, dict) else []
+    module = _tidy_path(paths[-1]) if paths else ""
+    lines = [
+        line.strip()
+        for line in str(node.meta.get("stack_trace") or "").splitlines()
+        if line.strip().startswith("File ")
+    ]
+    if not lines:
+        return module, ""
+    parts = lines[-1].split(",")
+    file = parts[0].removeprefix("File ").strip('" ').rpartition("/")[2]
+    return module, f"{file}:{parts[1].strip().removeprefix('line ')}" if len(parts) > 1 else file
+
+
+def _tidy_path(path: str) -> str:
+    """``L['self'].layers[3]._modules['mlp']`` as ``layers.3.mlp``."""
+    for old in ("_modules['", "L['", "G['", "['", "[", "__getattr__('"):
+        path = path.replace(old, ".")
+    for old in ("']", "]", "')"):
+        path = path.replace(old, "")
+    parts = [p for p in path.split(".") if p and p not in ("self", "_modules")]
+    return ".".join(parts)
