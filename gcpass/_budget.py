@@ -50,11 +50,11 @@ def parse_budget(value: object, *, where: str = "memory_budget") -> Budget:
         return value if isinstance(value, Budget) else NO_BUDGET
     if isinstance(value, str):
         text = value.strip()
-        if text.lower() in ("auto", "none", ""):
+        if text.lower() in ("auto", "none"):
             return Budget(auto=text.lower() == "auto")
         if text.replace(".", "", 1).isdigit() and "." in text:
             return _fraction(float(text), value, where)
-        return Budget(nbytes=parse_bytes(text, where=where))
+        return Budget(nbytes=parse_bytes(value, where=where))
     if isinstance(value, bool) or not isinstance(value, (int, float)):
         raise OptionError(
             f"{where}={value!r} is not a budget; write a size such as '6GiB', a number of bytes, "

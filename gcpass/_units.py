@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from fractions import Fraction
 
 from gcpass._errors import OptionError
 
@@ -46,7 +47,7 @@ def parse_bytes(text: str, *, where: str) -> int:
         raise OptionError(
             f"{where}={text!r} is not a size; write a number and a unit, such as '6GiB' or '300MiB'"
         )
-    nbytes = int(float(match[1]) * _UNITS[unit])
+    nbytes = int(Fraction(match[1]) * _UNITS[unit])
     if nbytes <= 0:
         raise OptionError(f"{where}={text!r} must be more than zero bytes")
     return nbytes
@@ -56,7 +57,7 @@ def format_bytes(nbytes: float) -> str:
     """``nbytes`` in the unit a person would choose: ``"1.25 GiB"``, ``"300.0 MiB"``."""
     value = float(nbytes)
     for unit in ("B", "KiB", "MiB", "GiB"):
-        if abs(value) < 1024 or unit == "GiB":
+        if abs(value) < 1023.95 or unit == "GiB":  # 1023.95 would print as 1024.0
             break
         value /= 1024
     if unit == "B":

@@ -6,8 +6,10 @@ can. Those that need torch's own partitioner only carry its setting; `gcpass.fx`
 
 from __future__ import annotations
 
+import uuid
 from collections.abc import Callable
 from dataclasses import dataclass
+from types import CodeType, FunctionType
 
 from gcpass._errors import OptionError, did_you_mean
 from gcpass._problem import Phase, Problem
@@ -30,9 +32,30 @@ class Policy:
 
     @property
     def fingerprint(self) -> str:
-        """Changes with anything that changes what the policy keeps."""
-        chooser = f"{self.choose.__module__}.{self.choose.__qualname__}" if self.choose else "torch"
+        """Changes with anything that changes what the policy keeps.
+
+        A plain function is told apart by its code, defaults and closure; of any other callable only
+        this one object in this process is known to choose alike.
+        """
+        chooser = "torch" if self.choose is None else _code_of(self.choose)
         return f"{self.name}:{chooser}:{self.torch_budget}"
+
+
+def _code_of(choose: Callable[..., object]) -> str:
+    if not isinstance(choose, FunctionType):
+        return f"{type(choose).__qualname__}:{id(choose)}:{uuid.uuid4()}"
+    code = choose.__code__
+    closure = tuple(cell.cell_contents for cell in choose.__closure__ or ())
+    parts = (code.co_code, _constants(code), code.co_names, choose.__defaults__, closure)
+    return f"{choose.__module__}.{choose.__qualname__}:{parts!r}"
+
+
+def _constants(code: CodeType) -> tuple[object, ...]:
+    """A code object's constants, inner functions as their own code (their repr has an address)."""
+    return tuple(
+        (c.co_code, _constants(c), c.co_names) if isinstance(c, CodeType) else c
+        for c in code.co_consts
+    )
 
 
 def _keep_everything(problem: Problem) -> frozenset[int]:

@@ -130,7 +130,7 @@ DROPOUT = {"mlp": DropoutMLP, "attention": DropoutAttention, "encoder": _encoder
 
 def _check_masks(model: str, setting: str, codegen: str) -> None:
     torch.manual_seed(0)
-    fn, x = LastLinear(DROPOUT[model](), 32).train(), torch.randn(4, 8, 32)
+    fn, x = LastLinear(DROPOUT[model](), 32).train(), torch.randn(64, 8, 32)
     call = compiled(fn, SETTINGS[setting], codegen)
     losses = []
     for _ in range(2):

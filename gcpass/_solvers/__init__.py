@@ -9,7 +9,7 @@ from collections.abc import Callable
 
 from gcpass._errors import OptionError, did_you_mean
 from gcpass._evaluate import Evaluator
-from gcpass._solvers._solution import Solution
+from gcpass._solvers._solution import Solution, Status
 
 Solver = Callable[[Evaluator, "int | None"], Solution]
 
@@ -28,4 +28,4 @@ def find_solver(name: str) -> Solver:
     return solvers[name]
 
 
-__all__ = ["Solution", "Solver", "find_solver"]
+__all__ = ["Solution", "Solver", "Status", "find_solver"]

@@ -12,7 +12,9 @@ from gcpass._solvers._cut import CutNetwork
 from gcpass._solvers._signature import Signatures
 
 MAX_BOUNDARIES = 160
-_LENGTHS = (1, 2, 3, 4, 5, 6, 8, 10, 12, 15, 18, 22, 27, 33, 40, 50, 64)  # in boundaries
+_OPS_A_SEGMENT = 12  # the shortest segments are about this long, if there are enough ops
+_FEW_BOUNDARIES = 48
+_LENGTHS = (1, 2, 3, 4, 5, 6, 8, 10, 12, 16, 20, 26, 32, 40, 50, 64)  # in boundaries
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,7 +58,8 @@ class SegmentTable:
         self._evaluator = evaluator
         self.problem: Problem = evaluator.problem
         forward = self.problem.forward_range
-        inner = find_boundaries(self.problem, MAX_BOUNDARIES)
+        limit = min(max(len(forward) // _OPS_A_SEGMENT, _FEW_BOUNDARIES), MAX_BOUNDARIES)
+        inner = find_boundaries(self.problem, limit)
         self.boundaries = [
             Boundary(forward.start, frozenset(), 0),
             *inner,
@@ -127,7 +130,7 @@ class SegmentTable:
 
 def _corners(length: int) -> int:
     """Corners wanted of a segment's hull: long segments serve low budgets, and need few."""
-    return 6 if length <= 3 else 4 if length <= 8 else 3
+    return 6 if length <= 3 else 4 if length <= 8 else 2
 
 
 @lru_cache(maxsize=4)

@@ -18,7 +18,7 @@ import time
 import warnings
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import asdict, dataclass
-from importlib import import_module
+from importlib import import_module, metadata
 from pathlib import Path
 from typing import Any
 
@@ -59,7 +59,7 @@ class Configuration:
     policy: str | None = None
 
 
-FULL = Shape(layers=4, width=256, heads=4, sequence=256, batch=4)
+FULL = Shape(layers=4, width=256, heads=4, sequence=128, batch=8)
 QUICK = Shape(layers=3, width=128, heads=4, sequence=128, batch=8)
 ROWS = (
     Configuration("no budget"),
@@ -69,7 +69,7 @@ ROWS = (
     Configuration("torch's at 0.5", policy="torch:0.5"),
     Configuration("torch's at 0.1", policy="torch:0.1"),
 )
-QUICK_ROWS = (ROWS[0], ROWS[2], ROWS[3], ROWS[4])
+QUICK_ROWS = (ROWS[0], ROWS[2], ROWS[4])
 
 
 @dataclass
@@ -248,6 +248,7 @@ def _machine(device: str) -> dict[str, Any]:
         "device": torch.cuda.get_device_name() if cuda else f"{os.cpu_count()} CPU cores",
         "python": platform.python_version(),
         "torch": torch.__version__,
+        "transformers": metadata.version("transformers") if _has_transformers() else None,
         "gcpass": __version__,
     }
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from typing import Any
 
 from torch import fx
@@ -27,6 +28,18 @@ def share(source: fx.Node, target: fx.Node) -> None:
 def show_outputs(output: fx.Node, count: int) -> None:
     """Tell Inductor how many of a graph's outputs the user sees."""
     output.meta["user_visible_output_idxs"] = list(range(count))
+
+
+def inputs_mutated_after_the_graph(joint: fx.GraphModule) -> set[fx.Node]:
+    """Inputs that AOTAutograd overwrites with an output of the forward once it has run."""
+    (output,) = joint.graph.find_nodes(op="output")
+    described = output.meta.get("desc") or ()
+    targets = {d.mutated_input for d in described if hasattr(d, "mutated_input")}
+    return {
+        node
+        for node in joint.graph.find_nodes(op="placeholder")
+        if targets and node.meta.get("desc") in targets
+    }
 
 
 def must_save(node: fx.Node) -> bool:
@@ -58,9 +71,10 @@ def origin(node: fx.Node) -> tuple[str, str]:
 
 def _tidy_path(path: str) -> str:
     """``L['self'].layers[3]._modules['mlp']`` as ``layers.3.mlp``."""
-    for old in ("_modules['", "L['", "G['", "['", "[", "__getattr__('"):
-        path = path.replace(old, ".")
-    for old in ("']", "]", "')"):
-        path = path.replace(old, "")
-    parts = [p for p in path.split(".") if p and p not in ("self", "_modules")]
+    path = re.sub(r"\[['\"]?|\._modules|__getattr__\(['\"]", ".", path)
+    path = re.sub(r"['\"]?\]|['\"]\)", "", path)
+    path = re.sub(r"__closure__\.+\d+\.+cell_contents", "", path)
+    parts = [p for p in path.split(".") if p]
+    while parts and parts[0] in ("L", "G", "self", "fn"):
+        parts = parts[1:]
     return ".".join(parts)

@@ -75,7 +75,7 @@ def read_options(options: Mapping[str, Any] | None, mode: str | None = None) -> 
     budget = (
         parse_budget(own["memory_budget"])
         if "memory_budget" in own
-        else parse_budget(os.environ.get("GCPASS_BUDGET"), where="GCPASS_BUDGET")
+        else parse_budget(os.environ.get("GCPASS_BUDGET") or None, where="GCPASS_BUDGET")
     )
     return Options(
         request=make_request(

@@ -44,8 +44,8 @@ def _first_node(node: fx.Node) -> fx.Node | None:
 
 
 def mutated_inputs(joint: fx.GraphModule) -> set[fx.Node]:
-    """Inputs whose memory the forward overwrites."""
-    mutated: set[fx.Node] = set()
+    """Inputs whose memory the forward overwrites, in the graph or right after it."""
+    mutated = _meta.inputs_mutated_after_the_graph(joint)
     for node in joint.graph.nodes:
         if node.op != "call_function" or _compat.must_be_in_backward(node):
             continue

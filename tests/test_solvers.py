@@ -1,0 +1,108 @@
+"""Solvers and cuts against exhaustive search on small problems."""
+
+from __future__ import annotations
+
+import itertools
+from fractions import Fraction
+
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from random_problems import build_problem, problems
+
+from gcpass._evaluate import Evaluator
+from gcpass._problem import Constraint, Op, Phase, Problem, Rule
+from gcpass._solvers import Status, find_solver
+from gcpass._solvers._boundaries import find_boundaries
+from gcpass._solvers._cut import CutNetwork
+
+
+def subsets(problem: Problem):
+    values = sorted(problem.kept_storage)
+    for n in range(len(values) + 1):
+        yield from map(frozenset, itertools.combinations(values, n))
+
+
+@given(problems(most=7), st.integers(0, 6))
+@settings(max_examples=60, deadline=None)
+def test_a_cut_is_the_cheapest_plan_at_its_price(problem: Problem, price: int) -> None:
+    evaluator = Evaluator(problem)
+    choice = CutNetwork(problem, problem.forward_range, ()).cut(Fraction(price))
+
+    def cost(kept: frozenset[int]) -> int:
+        evaluation = evaluator.evaluate(kept)
+        return price * evaluation.saved_nbytes + evaluation.recompute_picoseconds
+
+    cheapest = min(cost(kept) for kept in subsets(problem))
+    assert choice.picoseconds + price * choice.nbytes <= cheapest
+    assert cost(choice.kept) == choice.picoseconds + price * choice.nbytes
+
+
+@given(problems(most=8))
+@settings(max_examples=60, deadline=None)
+def test_the_hull_falls_and_is_convex(problem: Problem) -> None:
+    corners = CutNetwork(problem, problem.forward_range, ()).hull(20)
+    for a, b in itertools.pairwise(corners):
+        assert a.nbytes > b.nbytes and a.picoseconds <= b.picoseconds
+    slopes = [
+        Fraction(b.picoseconds - a.picoseconds, a.nbytes - b.nbytes)
+        for a, b in itertools.pairwise(corners)
+    ]
+    assert slopes == sorted(slopes)
+
+
+@given(problems(most=8), st.floats(0.3, 1.0))
+@settings(max_examples=60, deadline=None)
+def test_a_plan_is_within_its_budget_or_says_that_it_is_not(
+    problem: Problem, fraction: float
+) -> None:
+    evaluator = Evaluator(problem)
+    solve = find_solver("auto")
+    unconstrained = solve(evaluator, None).evaluation.peak_nbytes
+    budget = max(int(fraction * unconstrained), 1)
+    solution = solve(evaluator, budget)
+    within = solution.evaluation.peak_nbytes <= budget
+    assert (solution.status is Status.FEASIBLE) == within
+    assert evaluator.violations(solution.kept) == []
+    assert solution.evaluation == evaluator.evaluate(solution.kept)
+
+
+def test_small_chains_are_close_to_the_best_plan() -> None:
+    """Chains of identical layers: the gap to exhaustive search, over all budgets."""
+    gaps = []
+    for length in (4, 6, 8):
+        problem = build_problem([[i] for i in range(length)], [8] * length, [5] * length)
+        evaluator = Evaluator(problem)
+        plans = [evaluator.evaluate(kept) for kept in subsets(problem)]
+        for budget in sorted({p.peak_nbytes for p in plans}):
+            best = min(p.recompute_picoseconds for p in plans if p.peak_nbytes <= budget)
+            found = find_solver("auto")(evaluator, budget)
+            if found.status is Status.FEASIBLE:
+                gaps.append(found.evaluation.recompute_picoseconds - best)
+            else:
+                gaps.append(5 * length)
+    assert max(gaps) <= 5, gaps  # at most one layer more than the best plan
+
+
+def test_what_must_not_be_recomputed_is_kept_or_stood_for() -> None:
+    problem = build_problem([[0], [1], [2], [3]], [1, 50, 1, 1], [1, 1, 1, 1])
+    rule = Constraint(Rule.NEVER_RECOMPUTE, "a random op")
+    ops = list(problem.ops)
+    op = ops[2]
+    ops[2] = Op(op.name, op.target, op.phase, op.inputs, op.storages, 1, constraint=rule)
+    problem = Problem(tuple(ops), problem.storages, problem.outputs, problem.gradients)
+    kept = CutNetwork(problem, problem.forward_range, ()).smallest().kept
+    assert Evaluator(problem).violations(kept) == []
+    assert Evaluator(problem).violations(frozenset()) != []
+
+
+def test_boundaries_count_what_crosses_them() -> None:
+    """A skip from the first value to the last crosses everything between."""
+    problem = build_problem([[0], [1], [2], [1, 3], [4]], [7, 3, 2, 5, 1], [1] * 5)
+    for boundary in find_boundaries(problem, 10):
+        if boundary.position in (3, 4):
+            assert 1 in boundary.crossing
+    assert all(
+        problem.ops[h].phase is Phase.FORWARD
+        for b in find_boundaries(problem, 10)
+        for h in b.crossing
+    )
