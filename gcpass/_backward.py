@@ -137,8 +137,3 @@ class Backward:
             rows.append([a if during[a] >= during[b] else b for a, b in pairs])
             width *= 2
         return rows
-
-
-def is_input(problem: Problem, op: int) -> bool:
-    """Whether the backward can read ``op`` for nothing: alive before the call and not mutated."""
-    return op < problem.forward_range.start and problem.ops[op].constraint is None

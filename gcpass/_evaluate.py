@@ -17,13 +17,12 @@ gives the memory a segment adds (`Evaluator.segment`): the quantity the solvers 
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable
-from collections.abc import Sequence as Ordered
+from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass, field
 
-from gcpass._backward import Backward, is_input
+from gcpass._backward import Backward
 from gcpass._problem import Phase, Problem, Rule
-from gcpass._sweep import Moment, Sequence, sweep_backward, sweep_forward
+from gcpass._sweep import Moment, Schedule, sweep_backward, sweep_forward
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,7 +31,6 @@ class Evaluation:
 
     Attributes:
         peak: the moment at which most is alive.
-        forward_peak_nbytes: the most alive while the forward runs.
         saved_nbytes: bytes of the kept storages.
         recomputed: ops that run in the backward although the forward runs them too.
         recompute_picoseconds: their time.
@@ -41,7 +39,6 @@ class Evaluation:
     """
 
     peak: Moment
-    forward_peak_nbytes: int
     saved_nbytes: int
     recomputed: tuple[int, ...]
     recompute_picoseconds: int
@@ -75,11 +72,10 @@ class Evaluator:
     def __init__(self, problem: Problem) -> None:
         self.problem = problem
         self.backward = Backward(problem)
-        self._inputs = [is_input(problem, i) for i in range(len(problem.ops))]
 
     # -- the whole step -------------------------------------------------------------------------
 
-    def evaluate(self, kept: Collection[int], order: Ordered[int] | None = None) -> Evaluation:
+    def evaluate(self, kept: Collection[int], order: Sequence[int] | None = None) -> Evaluation:
         """Evaluate keeping the storages held by the ops ``kept``.
 
         Args:
@@ -94,31 +90,29 @@ class Evaluator:
         problem = self.problem
         everything = problem.forward_range
         kept = frozenset(kept)
-        sequence = self._pull(kept, everything) if order is None else self._follow(order)
-        read = self._storages_read(sequence)
+        schedule = self._pull(kept, everything) if order is None else self._follow(order)
+        read = self._storages_read(schedule)
         used = frozenset(k for k in kept if problem.kept_storage.get(k) in read)
         forward = self._forward_order(used, everything)
         forward_moment = sweep_forward(problem, forward, used)
-        backward_moment = sweep_backward(self.backward, problem, sequence, used, everything)
-        recomputed = tuple(sorted(o for o in (o for o, t in sequence if t < 0)))
-        twice = tuple(o for o in recomputed if problem.ops[o].phase is Phase.FORWARD)
-        storages = {problem.kept_storage[k] for k in used if k in problem.kept_storage}
+        backward_moment = sweep_backward(self.backward, problem, schedule, used, everything)
+        late = sorted(op for op, t in schedule if t < 0)
+        twice = tuple(op for op in late if problem.ops[op].phase is Phase.FORWARD)
         return Evaluation(
             peak=max(forward_moment, backward_moment, key=lambda m: m.nbytes),
-            forward_peak_nbytes=forward_moment.nbytes,
-            saved_nbytes=sum(problem.storages[s].nbytes for s in storages),
+            saved_nbytes=sum(problem.storages[problem.kept_storage[k]].nbytes for k in used),
             recomputed=twice,
             recompute_picoseconds=sum(problem.ops[o].picoseconds for o in twice),
             forward_order=tuple(forward),
-            backward_order=self._backward_order(sequence),
+            backward_order=self._backward_order(schedule),
         )
 
-    def _backward_order(self, sequence: Sequence) -> tuple[int, ...]:
+    def _backward_order(self, schedule: Schedule) -> tuple[int, ...]:
         """Every op the backward graph holds, fused ones put back in their place."""
         steps = self.backward.steps
         order: list[int] = []
         next_op = self.problem.backward_range.start
-        for op, t in sequence:
+        for op, t in schedule:
             if t < 0:
                 order.append(op)
                 continue
@@ -142,20 +136,20 @@ class Evaluator:
             The segment's own peak and recomputation.
         """
         kept = frozenset(kept)
-        sequence = self._pull(kept, ops, roots=interior)
+        schedule = self._pull(kept, ops, roots=interior)
         forward = sweep_forward(self.problem, self._forward_order(kept, ops), kept)
         backward = 0
-        if sequence:
-            backward = sweep_backward(self.backward, self.problem, sequence, kept, ops).nbytes
-        time = sum(self.problem.recompute_picoseconds(o) for o, t in sequence if t < 0)
+        if schedule:
+            backward = sweep_backward(self.backward, self.problem, schedule, kept, ops).nbytes
+        time = sum(self.problem.recompute_picoseconds(o) for o, t in schedule if t < 0)
         return SegmentCost(forward.nbytes, backward, time)
 
     # -- order ----------------------------------------------------------------------------------
 
     def _pull(
         self, kept: frozenset[int], ops: range, roots: Collection[int] | None = None
-    ) -> Sequence:
-        """The backward as a sequence of (op, -1) recomputations and (op, t) steps.
+    ) -> Schedule:
+        """The backward as a list of (op, -1) recomputations and (op, t) steps.
 
         Only values of ``ops`` are recomputed; earlier ones are taken as kept. With ``roots``, only
         the steps from the first to the last that reads a root are listed.
@@ -170,26 +164,23 @@ class Evaluator:
             first, last = min(window), max(window)
             times = sorted({t for o in ops for t in wanted_by.get(o, ()) if first <= t <= last})
         available = set(kept)
-        sequence: Sequence = []
-        inputs, start, stop = self._inputs, ops.start, ops.stop
+        schedule: Schedule = []
+        start, stop = ops.start, ops.stop
         for t in times:
             missing: set[int] = set()
             stack = [n for n in steps[t].needs if start <= n < stop and n not in available]
             while stack:
                 op = stack.pop()
-                if op in missing:
-                    continue
-                missing.add(op)
-                for read in problem.ops[op].inputs:
-                    if read >= start and not inputs[read] and read not in available:
-                        stack.append(read)
-            for op in sorted(missing):
-                sequence.append((op, -1))
+                if op not in missing:
+                    missing.add(op)
+                    reads = problem.ops[op].inputs
+                    stack += [r for r in reads if r >= start and r not in available]
+            schedule += [(op, -1) for op in sorted(missing)]
             available |= missing
-            sequence.append((steps[t].op, t))
-        return sequence
+            schedule.append((steps[t].op, t))
+        return schedule
 
-    def _follow(self, order: Ordered[int]) -> Sequence:
+    def _follow(self, order: Sequence[int]) -> Schedule:
         """The backward that runs ``order``, in the form of `_pull`."""
         times = {step.op: t for t, step in enumerate(self.backward.steps)}
         end = len(self.problem.ops)
@@ -200,11 +191,11 @@ class Evaluator:
             if op in forward or op in times
         ]
 
-    def _storages_read(self, sequence: Sequence) -> frozenset[int]:
-        """Every storage of the forward range that the sequence reads."""
+    def _storages_read(self, schedule: Schedule) -> frozenset[int]:
+        """Every storage of the forward range that the schedule reads."""
         ops, steps = self.problem.ops, self.backward.steps
         read: set[int] = set()
-        for op, t in sequence:
+        for op, t in schedule:
             for source in steps[t].needs if t >= 0 else ops[op].inputs:
                 read.update(ops[source].storages)
         return frozenset(read)
@@ -226,9 +217,9 @@ class Evaluator:
     def violations(self, kept: Collection[int]) -> list[str]:
         """Constraints that keeping ``kept`` breaks, in words; empty for a valid plan."""
         problem = self.problem
-        sequence = self._pull(frozenset(kept), problem.forward_range)
+        schedule = self._pull(frozenset(kept), problem.forward_range)
         broken = []
-        for op, t in sequence:
+        for op, t in schedule:
             if t < 0 and problem.ops[op].obeys(Rule.NEVER_RECOMPUTE):
                 broken.append(f"{problem.ops[op].name} is recomputed: {_reason(problem, op)}")
         for k in kept:

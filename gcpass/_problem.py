@@ -209,6 +209,10 @@ class Problem:
                     wanted[read] = True
         return tuple(wanted)
 
+    def is_input(self, op: int) -> bool:
+        """Whether the backward can read it for nothing: alive before the call and not mutated."""
+        return op < self.forward_range.start and self.ops[op].constraint is None
+
     def is_view(self, op: int) -> bool:
         """Whether the op allocates nothing: its value lives in storages of its inputs."""
         return bool(self.ops[op].storages) and not self.produced[op]

@@ -9,7 +9,7 @@ from gcpass._backward import Backward
 from gcpass._fusion import fuse, writes_in_place
 from gcpass._problem import Problem
 
-Sequence = list[tuple[int, int]]  # (op, -1): a recomputation; (op, t): step t of the backward
+Schedule = list[tuple[int, int]]  # (op, -1): a recomputation; (op, t): step t of the backward
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,21 +62,21 @@ def sweep_forward(problem: Problem, order: list[int], kept: frozenset[int]) -> M
 
 
 def sweep_backward(
-    backward: Backward, problem: Problem, sequence: Sequence, kept: frozenset[int], ops: range
+    backward: Backward, problem: Problem, schedule: Schedule, kept: frozenset[int], ops: range
 ) -> Moment:
     """The fullest moment of a backward, counting of the forward range only the values of ``ops``.
 
     Args:
         backward: the backward's own values.
         problem: the problem.
-        sequence: what runs, in order; not empty, and with a step last.
+        schedule: what runs, in order; not empty, and with a step last.
         kept: what is kept.
         ops: the stretch whose kept and recomputed values count.
     """
     steps, nbytes = backward.steps, [s.nbytes for s in problem.storages]
-    recomputed = [op for op, t in sequence if t < 0]
+    recomputed = [op for op, t in schedule if t < 0]
     fusion = fuse(problem, recomputed, lambda op: op in backward.read_by_extern)
-    last = _last_uses(backward, problem, sequence, fusion.fused, fusion.sources)
+    last = _last_uses(backward, problem, schedule, fusion.fused, fusion.sources)
     kept_alive = {
         s
         for k in kept
@@ -86,7 +86,7 @@ def sweep_backward(
     }
     born = set(kept_alive)
     alive_kept, alive_new = _total(problem, kept_alive), 0
-    dying = _by_position(last, last, len(sequence))
+    dying = _by_position(last, last, len(schedule))
     best, at = -1, (0, 0, 0, 0)  # bytes; kept, recomputed, step, op
 
     def note(total: int, op: int, t: int) -> None:
@@ -94,9 +94,9 @@ def sweep_backward(
         if total > best:
             best, at = total, (alive_kept, alive_new, t, op)
 
-    next_step = _next_steps(sequence)
+    next_step = _next_steps(schedule)
     unseen = next_step[0]  # the first step whose base has not been counted yet
-    for position, (op, t) in enumerate(sequence):
+    for position, (op, t) in enumerate(schedule):
         coming = next_step[position]
         alive = alive_kept + alive_new
         if unseen < coming:  # steps that read nothing of ``ops``
@@ -135,13 +135,13 @@ def sweep_backward(
 def _last_uses(
     backward: Backward,
     problem: Problem,
-    sequence: Sequence,
+    schedule: Schedule,
     fused: frozenset[int],
     sources: dict[int, frozenset[int]],
 ) -> dict[int, int]:
-    """For each storage of the forward range, the last position of the sequence that reads it."""
+    """For each storage of the forward range, the last position of the schedule that reads it."""
     last: dict[int, int] = {}
-    for position, (op, t) in enumerate(sequence):
+    for position, (op, t) in enumerate(schedule):
         reads: list[int] = []
         if t < 0:
             if op not in fused:
@@ -163,10 +163,10 @@ def _last_uses(
     return last
 
 
-def _next_steps(sequence: Sequence) -> list[int]:
+def _next_steps(schedule: Schedule) -> list[int]:
     """For each position, the step at or after it."""
     upcoming, steps = 0, []
-    for _, t in reversed(sequence):
+    for _, t in reversed(schedule):
         upcoming = t if t >= 0 else upcoming
         steps.append(upcoming)
     return steps[::-1]

@@ -12,7 +12,7 @@ from gcpass._problem import Phase, Problem
 
 def naive_peak(problem: Problem, kept: frozenset[int]) -> int:
     """Run the step op by op, freeing a storage when no later op of its graph reads it."""
-    ops, storages = problem.ops, problem.storages
+    ops, _storages = problem.ops, problem.storages
     order: list[int] = []
     there = set(kept) | {i for i, op in enumerate(ops) if op.phase is Phase.INPUT}
 
@@ -26,7 +26,7 @@ def naive_peak(problem: Problem, kept: frozenset[int]) -> int:
 
     for op in problem.backward_range:
         missing: set[int] = set()
-        stack = [r for r in ops[op].inputs]
+        stack = list(ops[op].inputs)
         while stack:
             read = stack.pop()
             if read not in there and read not in missing and read < problem.backward_range.start:
@@ -45,7 +45,12 @@ def naive_peak(problem: Problem, kept: frozenset[int]) -> int:
     held = set(problem.outputs) | kept
     return max(
         run(problem, forward, set(), held),
-        run(problem, order, kept | set(problem.outputs), set(problem.gradients) | set(problem.outputs)),
+        run(
+            problem,
+            order,
+            kept | set(problem.outputs),
+            set(problem.gradients) | set(problem.outputs),
+        ),
     )
 
 

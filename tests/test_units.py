@@ -122,8 +122,7 @@ def test_any_budget_is_positive_or_an_option_error(value: object) -> None:
     try:
         budget = parse_budget(value, where="here")
     except OptionError as error:
-        named = value.strip() if isinstance(value, str) else value
-        assert f"here={named!r}" in str(error)  # noqa: PT017
+        assert f"here={value!r}" in str(error)  # noqa: PT017
     else:
         assert budget.nbytes is None or budget.nbytes > 0
         assert budget.fraction is None or 0 < budget.fraction <= 1

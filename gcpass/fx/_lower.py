@@ -10,7 +10,6 @@ from collections.abc import Collection, Sequence
 
 from torch import fx
 
-from gcpass._backward import is_input
 from gcpass._evaluate import Evaluation
 from gcpass.fx import _compat
 from gcpass.fx._analyze import Analysis
@@ -62,7 +61,7 @@ def _passed_on(analysis: Analysis, kept: Collection[int], evaluation: Evaluation
     inputs = {
         op
         for op in read
-        if op < start and is_input(problem, op) and analysis.nodes[op].op == "placeholder"
+        if op < start and problem.is_input(op) and analysis.nodes[op].op == "placeholder"
     }
     return sorted(inputs | {k for k in kept if k in read})
 
