@@ -158,9 +158,9 @@ def test_demo_writes_the_record_of_what_it_shows(
         assert row["label"] in text
         assert len(row["step_seconds"]) == len(row["losses"]) == 2
         assert row["measured_peak_bytes"] == pytest.approx(row["predicted_peak_bytes"], rel=0.05)
-    free, half, _ = rows
-    assert half["measured_peak_bytes"] < free["measured_peak_bytes"]
-    assert half["losses"] == pytest.approx(free["losses"], rel=1e-5)
+    free, bounded, _ = rows
+    assert bounded["measured_peak_bytes"] < free["measured_peak_bytes"]
+    assert bounded["losses"] == pytest.approx(free["losses"], rel=1e-5)
 
 
 def test_a_row_whose_plan_has_a_note_gets_a_footnote() -> None:

@@ -30,7 +30,7 @@ def demo(
         Path | None, typer.Option(metavar="FILE", help="Write every number here, too.")
     ] = None,
     steps: Annotated[int, typer.Option(min=1, help="Optimizer steps of each row.")] = 10,
-    timed_steps: Annotated[int, typer.Option(min=1, help="Timed steps of each row.")] = 5,
+    timed_steps: Annotated[int, typer.Option(min=1, help="Timed steps of each row.")] = 7,
     layers: Annotated[int | None, _HIDDEN] = None,
     width: Annotated[int | None, _HIDDEN] = None,
     sequence: Annotated[int | None, _HIDDEN] = None,

@@ -117,7 +117,7 @@ def _title(record: DemoRecord) -> str:
 def _legend(record: DemoRecord) -> str:
     base = record.rows[0]
     return (
-        "budget: 0.5 is half of the predicted peak without one. "
+        "budget: a fraction of the predicted peak without one. "
         "torch's: its own partitioner, at that activation_memory_budget.\n"
         "peak: most bytes that a forward and backward hold beyond weights and inputs.\n"
         f"step time: median of {len(base.step_seconds)} forwards and backwards taken in turns, "

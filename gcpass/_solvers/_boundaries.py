@@ -15,6 +15,9 @@ from dataclasses import dataclass
 from gcpass._problem import Problem
 
 
+_NEIGHBOURS = 3  # positions on either side that a boundary is compared with
+
+
 @dataclass(frozen=True, slots=True)
 class Boundary:
     """A position and what crosses it.
@@ -82,7 +85,7 @@ def _valleys(boundaries: list[Boundary]) -> list[Boundary]:
     """The positions that no fewer bytes cross than their neighbours."""
     found = []
     for i, here in enumerate(boundaries):
-        around = boundaries[max(i - 1, 0) : i + 2]
+        around = boundaries[max(i - _NEIGHBOURS, 0) : i + _NEIGHBOURS + 1]
         if all(here.nbytes <= other.nbytes for other in around):
             found.append(here)
     return found

@@ -69,7 +69,7 @@ ROWS = (
     Configuration("torch's at 0.5", policy="torch:0.5"),
     Configuration("torch's at 0.1", policy="torch:0.1"),
 )
-QUICK_ROWS = (ROWS[0], ROWS[2], ROWS[4])
+QUICK_ROWS = (ROWS[0], Configuration("budget 0.6", memory_budget=0.6), ROWS[4])
 
 
 @dataclass
