@@ -14,7 +14,6 @@ from dataclasses import dataclass
 
 from gcpass._problem import Problem
 
-
 _NEIGHBOURS = 3  # positions on either side that a boundary is compared with
 
 

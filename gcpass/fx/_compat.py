@@ -9,6 +9,7 @@ from __future__ import annotations
 import contextlib
 import inspect
 from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import torch
@@ -291,22 +292,45 @@ def converting_by_replacement() -> Iterator[None]:
         torch.nn.Module._apply = original  # type: ignore[method-assign]
 
 
-class _PeakFound(BaseException):
-    """Carries Inductor's estimate out of its scheduler; not an error, so nothing wraps it."""
+@dataclass(frozen=True)
+class InductorCount:
+    """What Inductor would hold while it runs one graph.
 
-    def __init__(self, nbytes: int) -> None:
+    Attributes:
+        peak_nbytes: the most bytes alive, parameters and tangents not counted.
+        output_names: the buffer behind each output of the graph; None where there is none.
+        converts_layouts: whether convolutions are laid out so that they need no copies.
+    """
+
+    peak_nbytes: int
+    output_names: tuple[str | None, ...]
+    converts_layouts: bool
+
+
+class _Counted(BaseException):
+    """Carries Inductor's count out of its scheduler; not an error, so nothing wraps it."""
+
+    def __init__(self, count: InductorCount) -> None:
         super().__init__()
-        self.nbytes = nbytes
+        self.count = count
 
 
-def inductor_peak_nbytes(
+def _buffer_name(output: Any) -> str | None:
+    """The name of the buffer behind an output of Inductor's graph; constants have none."""
+    try:
+        return output.get_name()
+    except (AttributeError, NotImplementedError):
+        return None
+
+
+def inductor_count(
     module: fx.GraphModule, inputs: list[Any], *, is_backward: bool
-) -> int | None:
-    """The peak of what Inductor would run for a graph, without generating code.
+) -> InductorCount | None:
+    """What Inductor would hold while it runs a graph, without generating code.
 
     Lowers and schedules the graph as Inductor will, stops where the final order of its kernels is
     known, and asks Inductor's own estimate (`torch._inductor.memory`): buffers that exist after
-    fusion, and saved values (but not parameters and tangents) as long as a kernel reads them.
+    fusion, and saved values as long as a kernel reads them.
 
     Args:
         module: a forward or backward graph, inside the compilation that it belongs to; consumed.
@@ -314,21 +338,31 @@ def inductor_peak_nbytes(
         is_backward: which.
 
     Returns:
-        Bytes; None if the graph has no kernel or peak reordering is switched off.
+        The count; None if the graph has no kernel or peak reordering is switched off.
     """
     from unittest import mock
 
     from torch._inductor import memory
     from torch._inductor.compile_fx import compile_fx_inner
+    from torch._inductor.virtualized import V
 
     if not inductor_config.reorder_for_peak_memory:
         return None
     reorder = memory.reorder_for_peak_memory
+    sizes = {
+        node.name: value.numel() * value.dtype.itemsize
+        for node, value in zip(module.graph.find_nodes(op="placeholder"), inputs, strict=True)
+        if isinstance(value, torch.Tensor)
+    }
 
-    def stop(nodes: Any, name_to_buf: Any, name_to_fused: Any, inputs: Any, outputs: Any) -> Any:
-        order = reorder(nodes, name_to_buf, name_to_fused, inputs, outputs)
-        freeable = memory.get_freeable_input_buf(order, inputs)
-        raise _PeakFound(memory.estimate_peak_memory(order, freeable, outputs)[0])
+    def stop(nodes: Any, name_to_buf: Any, name_to_fused: Any, names: Any, outputs: Any) -> Any:
+        order = reorder(nodes, name_to_buf, name_to_fused, names, outputs)
+        freeable = memory.get_freeable_input_buf(order, names)
+        for name, buffer in freeable.items():  # its size is otherwise what the last reader reads
+            buffer.mpi_buffer.size_free = hint(sizes.get(name, buffer.mpi_buffer.size_free))
+        peak, _ = memory.estimate_peak_memory(order, freeable, outputs)
+        behind = tuple(map(_buffer_name, V.graph.graph_outputs))
+        raise _Counted(InductorCount(peak, behind, bool(V.graph.layout_opt)))
 
     with (
         mock.patch.object(memory, "reorder_for_peak_memory", stop),
@@ -336,6 +370,6 @@ def inductor_peak_nbytes(
     ):
         try:
             compile_fx_inner(module, inputs, is_backward=is_backward)
-        except _PeakFound as found:
-            return found.nbytes
+        except _Counted as counted:
+            return counted.count
     return None

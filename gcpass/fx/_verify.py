@@ -15,6 +15,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, replace
 
 from torch import fx
+from torch.fx.node import map_arg
 
 from gcpass._budget import Budget
 from gcpass._errors import InfeasibleBudget
@@ -22,11 +23,12 @@ from gcpass._evaluate import Evaluator
 from gcpass._planning import Planned, Request, infeasible_message, make_plan, resolve_budget
 from gcpass.fx import _compat, _meta
 from gcpass.fx._analyze import Analysis
+from gcpass.fx._costs import tensor_nbytes, workspace_nbytes
 from gcpass.fx._graphs import copy_graph
 from gcpass.fx._lower import lower
 
 ROUNDS = 3
-UNCOUNTED = 0.03  # of the count: copies inside library calls, which Inductor does not see
+UNCOUNTED = 0.02  # of the count: what library calls allocate and nobody knows of
 _UNUSED = 0.08  # of the budget left over before a larger one is tried
 
 
@@ -58,7 +60,7 @@ def plan_checked(
         asked = replace(request, budget=Budget(nbytes=max(target, 1)), on_infeasible=on_infeasible)
         planned = make_plan(evaluator, asked, versions=versions, warn=False)
         modules = lower(analysis, planned.kept, planned.evaluation, static_lifetime_input_indices)
-        return Checked(planned, modules, _peak_bytes(analysis, evaluator, planned, modules))
+        return Checked(planned, modules, _peak_bytes(analysis, planned, modules))
 
     tried = _search(attempt, int(budget / (1 + UNCOUNTED)))
     fitting = [c for c in tried if c.peak_bytes * (1 + UNCOUNTED) <= budget]
@@ -112,15 +114,64 @@ def _recompute(checked: Checked) -> int:
 
 def _peak_bytes(
     analysis: Analysis,
-    evaluator: Evaluator,
     planned: Planned,
     modules: tuple[fx.GraphModule, fx.GraphModule],
 ) -> int:
-    """Inductor's count, with what it leaves out: tangents and outputs that the caller holds."""
-    ahead = _count(modules[0], is_backward=False, visible=analysis.num_fwd_outputs)
-    back = _count(modules[1], is_backward=True, visible=0)
+    """Inductor's count of both graphs, with what it leaves out of it.
+
+    That is: outputs and tangents that the caller holds; inputs that Inductor converts to another
+    layout in the forward and then saves as the copies they are; and, where convolutions are not
+    laid out for it, the blocked copies that oneDNN makes.
+    """
+    forward, backward = modules
+    ahead = _count(forward, is_backward=False, visible=analysis.num_fwd_outputs)
+    back = _count(backward, is_backward=True, visible=0)
     if ahead is None or back is None:
         return planned.evaluation.peak_nbytes
+    copies = sum(
+        tensor_nbytes(_meta.value(node))
+        for node, name in zip(_outputs(forward), ahead.output_names, strict=True)
+        if isinstance(node, fx.Node) and node.op == "placeholder" and name != node.name
+    )
+    return max(
+        ahead.peak_nbytes + _copies_in_convolutions(forward, ahead),
+        back.peak_nbytes
+        + copies
+        + _held_by_the_caller(analysis, planned)
+        + _copies_in_convolutions(backward, back),
+    )
+
+
+def _count(
+    module: fx.GraphModule, *, is_backward: bool, visible: int
+) -> _compat.InductorCount | None:
+    """Inductor's count for one graph, of which a copy is lowered."""
+    module = copy_graph(module)
+    (output,) = module.graph.find_nodes(op="output")
+    _meta.show_outputs(output, visible)
+    inputs = [_meta.value(node) for node in module.graph.find_nodes(op="placeholder")]
+    return _compat.inductor_count(module, inputs, is_backward=is_backward)
+
+
+def _outputs(module: fx.GraphModule) -> list[object]:
+    (output,) = module.graph.find_nodes(op="output")
+    (values,) = output.args
+    assert isinstance(values, (list, tuple))
+    return list(values)
+
+
+def _copies_in_convolutions(module: fx.GraphModule, count: _compat.InductorCount) -> int:
+    if count.converts_layouts:
+        return 0
+    found = [0]
+    for node in module.graph.nodes:
+        if node.op == "call_function" and "convolution" in str(node.target):
+            found.append(workspace_nbytes(node, map_arg(node.args, _meta.value), _meta.value(node)))
+    return max(found)
+
+
+def _held_by_the_caller(analysis: Analysis, planned: Planned) -> int:
+    """Bytes of tangents, and of outputs that are not among the kept values."""
     problem = analysis.problem
     tangents = {
         s
@@ -128,17 +179,5 @@ def _peak_bytes(
         if problem.ops[op].target == "tangent"
         for s in problem.produced[op]
     }
-    outputs = problem.output_storages - {
-        problem.kept_storage[k] for k in planned.kept if k in problem.kept_storage
-    }
-    held = sum(problem.storages[s].nbytes for s in tangents | outputs)
-    return max(ahead, back + held, planned.evaluation.saved_nbytes)
-
-
-def _count(module: fx.GraphModule, *, is_backward: bool, visible: int) -> int | None:
-    """Inductor's count for one graph, of which a copy is lowered."""
-    module = copy_graph(module)
-    (output,) = module.graph.find_nodes(op="output")
-    _meta.show_outputs(output, visible)
-    inputs = [_meta.value(node) for node in module.graph.find_nodes(op="placeholder")]
-    return _compat.inductor_peak_nbytes(module, inputs, is_backward=is_backward)
+    kept = {problem.kept_storage[k] for k in planned.kept if k in problem.kept_storage}
+    return sum(problem.storages[s].nbytes for s in tangents | (problem.output_storages - kept))
