@@ -55,6 +55,8 @@ class Plan:
         codegen: whose memory is predicted: ``"inductor"`` or ``"eager"``.
         kept: names of the kept ops in the joint graph.
         graph: fingerprint of the joint graph the plan was made for.
+        counted: how many plans Inductor counted the peak of before this one was chosen; 0 if the
+            peak is the planner's own prediction.
         notes: what the user should know, in sentences.
         versions: of gcpass and torch.
     """
@@ -72,6 +74,7 @@ class Plan:
     codegen: str
     kept: tuple[str, ...]
     graph: str
+    counted: int = 0
     notes: tuple[str, ...] = ()
     versions: tuple[tuple[str, str], ...] = ()
     _rows: tuple[Row, ...] = dataclasses.field(default=(), repr=False)
@@ -135,7 +138,8 @@ def _summary_lines(plan: Plan) -> list[str]:
     lines = [
         f"gcpass plan: {budget}, policy {plan.policy}, {plan.codegen} codegen, "
         f"{plan.hardware} cost model",
-        f"predicted peak   {format_bytes(total)}, in the {where} at {peak.op}",
+        f"predicted peak   {format_bytes(total)}, in the {where} at {peak.op}"
+        + (f" (Inductor's own count, {plan.counted} plans tried)" if plan.counted else ""),
     ]
     parts = [
         ("kept for the backward", peak.kept_bytes),

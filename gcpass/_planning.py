@@ -100,7 +100,7 @@ def make_plan(
             evaluation = evaluator.evaluate(kept)
         broken = evaluator.violations(kept)
         if broken:
-            notes.append(f"this policy breaks what gcpass would not: {broken[0]}")
+            notes.append(f"gradients may be wrong under this policy: {broken[0]}")
         if budget_bytes is not None and evaluation.peak_nbytes > budget_bytes:
             notes.append(
                 f"policy {request.policy.name} does not look at the budget, and exceeds it"

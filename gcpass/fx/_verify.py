@@ -69,18 +69,19 @@ def plan_checked(
     else:
         tried.append(attempt(1, "best"))  # the smallest peak by the planner's own count
         best = min(tried, key=lambda c: c.peak_bytes)
-    notes = (f"the peak is Inductor's own count (plans counted: {len(tried)})",)
+    notes: tuple[str, ...] = ()
     if best.peak_bytes > budget:
         floor = replace(best.planned.evaluation.peak, nbytes=best.peak_bytes)
         message = infeasible_message(budget, floor)
         if request.on_infeasible == "error":
             raise InfeasibleBudget(message, budget_bytes=budget, floor_bytes=best.peak_bytes)
         warnings.warn(f"gcpass: {message} Going on with the smallest peak.", stacklevel=2)
-        notes = (message, *notes)
+        notes = (message,)
     plan = replace(
         best.planned.plan,
         budget_bytes=budget,
         predicted_peak_bytes=best.peak_bytes,
+        counted=len(tried),
         notes=notes,
     )
     return replace(best, planned=replace(best.planned, plan=plan))
