@@ -323,39 +323,12 @@ def _buffer_name(output: Any) -> str | None:
         return None
 
 
-def _calls(order: Sequence[Any]) -> list[int]:
-    """For each scheduled node, the call it runs in.
-
-    On the CPU Inductor puts neighbouring loops into one C++ function: what they make is allocated
-    before the call, and what they read is freed after it. A library call stands alone.
-    """
-    calls: list[int] = []
-    alone = True
-    for node in order:
-        device = node.get_device()
-        loop = not node.is_extern() and device is not None and device.type == "cpu"
-        calls.append((calls[-1] if calls else -1) + (not loop or alone))
-        alone = not loop
-    return calls
-
-
-def _fullest_call(lives: Sequence[Any], calls: list[int]) -> int:
-    """The most bytes alive during a call, given each buffer's first and last node."""
-    count = (calls[-1] if calls else 0) + 1
-    change = [0] * (count + 1)
-    for life in lives:
-        change[calls[life.start_step]] += life.size_alloc
-        if life.end_step != -1:
-            change[calls[life.end_step] + 1] -= life.size_free
-    alive = fullest = 0
-    for step in change:
-        alive += step
-        fullest = max(fullest, alive)
-    return fullest
-
-
 def inductor_count(
-    module: fx.GraphModule, inputs: list[Any], *, is_backward: bool
+    module: fx.GraphModule,
+    inputs: list[Any],
+    *,
+    is_backward: bool,
+    fullest: Callable[[Sequence[Any], Sequence[Any]], int],
 ) -> InductorCount | None:
     """What Inductor would hold while it runs a graph, without generating code.
 
@@ -367,6 +340,7 @@ def inductor_count(
         module: a forward or backward graph, inside the compilation that it belongs to; consumed.
         inputs: its fake inputs.
         is_backward: which.
+        fullest: the most bytes alive, given the lives of buffers and the order of kernels.
 
     Returns:
         The count; None if the graph has no kernel or peak reordering is switched off.
@@ -392,7 +366,7 @@ def inductor_count(
         for name, buffer in freeable.items():  # its size is otherwise what the last reader reads
             buffer.mpi_buffer.size_free = hint(sizes.get(name, buffer.mpi_buffer.size_free))
         lives, *_ = memory.compute_memory_timeline(order, freeable, outputs)
-        peak = _fullest_call(lives, _calls(order))
+        peak = fullest(lives, order)
         behind = tuple(map(_buffer_name, V.graph.graph_outputs))
         raise _Counted(InductorCount(peak, behind, bool(V.graph.layout_opt)))
 

@@ -11,8 +11,9 @@ were measured to allocate up to that much that Inductor does not know of.
 from __future__ import annotations
 
 import warnings
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
+from typing import Any
 
 from torch import fx
 from torch.fx.node import map_arg
@@ -151,7 +152,7 @@ def _count(
     (output,) = module.graph.find_nodes(op="output")
     _meta.show_outputs(output, visible)
     inputs = [_meta.value(node) for node in module.graph.find_nodes(op="placeholder")]
-    return _compat.inductor_count(module, inputs, is_backward=is_backward)
+    return _compat.inductor_count(module, inputs, is_backward=is_backward, fullest=_fullest_call)
 
 
 def _outputs(module: fx.GraphModule) -> list[object]:
@@ -182,3 +183,35 @@ def _held_by_the_caller(analysis: Analysis, planned: Planned) -> int:
     }
     kept = {problem.kept_storage[k] for k in planned.kept if k in problem.kept_storage}
     return sum(problem.storages[s].nbytes for s in tangents | (problem.output_storages - kept))
+
+
+def _calls(order: Sequence[Any]) -> list[int]:
+    """For each scheduled node, the call it runs in.
+
+    On the CPU Inductor puts neighbouring loops into one C++ function: what they make is allocated
+    before the call, and what they read is freed after it. A library call stands alone.
+    """
+    calls: list[int] = []
+    alone = True
+    for node in order:
+        device = node.get_device()
+        loop = not node.is_extern() and device is not None and device.type == "cpu"
+        calls.append((calls[-1] if calls else -1) + (not loop or alone))
+        alone = not loop
+    return calls
+
+
+def _fullest_call(lives: Sequence[Any], order: Sequence[Any]) -> int:
+    """The most bytes alive during a call, given each buffer's first and last node."""
+    calls = _calls(order)
+    count = (calls[-1] if calls else 0) + 1
+    change = [0] * (count + 1)
+    for life in lives:
+        change[calls[life.start_step]] += life.size_alloc
+        if life.end_step != -1:
+            change[calls[life.end_step] + 1] -= life.size_free
+    alive = fullest = 0
+    for step in change:
+        alive += step
+        fullest = max(fullest, alive)
+    return fullest
