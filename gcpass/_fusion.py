@@ -35,6 +35,11 @@ class Fusion:
 
     fused: frozenset[int]
     sources: dict[int, frozenset[int]]
+    _unbuffered: frozenset[int]
+
+    def behind(self, op: int) -> frozenset[int]:
+        """What a reader of ``op`` reads: ``op``, or if it has no buffer, its sources."""
+        return self.sources[op] if op in self._unbuffered else frozenset({op})
 
 
 def fuse(problem: Problem, order: Iterable[int], needs_buffer: Callable[[int], bool]) -> Fusion:
@@ -42,20 +47,20 @@ def fuse(problem: Problem, order: Iterable[int], needs_buffer: Callable[[int], b
     order = list(order)
     fused = _candidates(problem, order, needs_buffer) if problem.codegen == "inductor" else set()
     sources: dict[int, frozenset[int]] = {}
+    unbuffered: set[int] = set()  # fused ops, and views of them
     here = set(order)
     for op in order:
         found: set[int] = set()
         for read in problem.ops[op].inputs:
-            if read in sources and _has_no_buffer(problem, read, fused):
-                found |= sources[read]
-            else:
-                found.add(read)
+            found |= sources[read] if read in unbuffered else {read}
         sources[op] = frozenset(found)
         if op in fused and len(found) > MAX_SHARED_READS:
             shared = sum(reader in here for reader in problem.readers[op]) > 1
             if shared or len(found) > MAX_READS:
                 fused.discard(op)
-    return Fusion(frozenset(fused), sources)
+        if _has_no_buffer(problem, op, fused):
+            unbuffered.add(op)
+    return Fusion(frozenset(fused), sources, frozenset(unbuffered))
 
 
 def writes_in_place(problem: Problem, op: int, new_nbytes: int, dying: Iterable[int]) -> bool:

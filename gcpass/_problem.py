@@ -217,6 +217,11 @@ class Problem:
         """Whether the op allocates nothing: its value lives in storages of its inputs."""
         return bool(self.ops[op].storages) and not self.produced[op]
 
+    def keep_nbytes(self, op: int) -> int:
+        """Bytes that keeping ``op`` adds: nothing if the caller holds its storage anyway."""
+        storage = self.kept_storage[op]
+        return 0 if storage in self.output_storages else self.storages[storage].nbytes
+
     def keep_picoseconds(self, op: int) -> int:
         """What keeping ``op`` adds: a write and a read, if fusion would have given it no buffer."""
         if self.codegen != "inductor" or not self.ops[op].fuses or op in self._output_set:

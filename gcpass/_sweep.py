@@ -6,7 +6,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 
 from gcpass._backward import Backward
-from gcpass._fusion import fuse, writes_in_place
+from gcpass._fusion import Fusion, fuse, writes_in_place
 from gcpass._problem import Problem
 
 Schedule = list[tuple[int, int]]  # (op, -1): a recomputation; (op, t): step t of the backward
@@ -76,7 +76,7 @@ def sweep_backward(
     steps, nbytes = backward.steps, [s.nbytes for s in problem.storages]
     recomputed = [op for op, t in schedule if t < 0]
     fusion = fuse(problem, recomputed, lambda op: op in backward.read_by_extern)
-    last = _last_uses(backward, problem, schedule, fusion.fused, fusion.sources)
+    last = _last_uses(backward, problem, schedule, fusion)
     kept_alive = {
         s
         for k in kept
@@ -133,29 +133,15 @@ def sweep_backward(
 
 
 def _last_uses(
-    backward: Backward,
-    problem: Problem,
-    schedule: Schedule,
-    fused: frozenset[int],
-    sources: dict[int, frozenset[int]],
+    backward: Backward, problem: Problem, schedule: Schedule, fusion: Fusion
 ) -> dict[int, int]:
     """For each storage of the forward range, the last position of the schedule that reads it."""
     last: dict[int, int] = {}
     for position, (op, t) in enumerate(schedule):
-        reads: list[int] = []
-        if t < 0:
-            if op not in fused:
-                reads = [op, *sources[op]]
+        if t >= 0:
+            reads = [r for need in backward.steps[t].needs for r in fusion.behind(need)]
         else:
-            for need in backward.steps[t].needs:
-                no_buffer = need in fused or (
-                    need in sources
-                    and problem.is_view(need)
-                    and all(
-                        problem.storages[s].producer in fused for s in problem.ops[need].storages
-                    )
-                )
-                reads += sources[need] if no_buffer else [need]
+            reads = [] if op in fusion.fused else [op, *fusion.sources[op]]
         for read in reads:
             last.update(dict.fromkeys(problem.ops[read].storages, position))
     for s in problem.output_storages:

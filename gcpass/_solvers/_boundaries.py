@@ -59,13 +59,8 @@ def _open_positions(problem: Problem) -> Iterator[Boundary]:
             continue
         found = frozenset(h for h in holders.values() if h is not None)
         if found != previous:
-            yield Boundary(position, found, sum(_held_nbytes(problem, s) for s in crossing))
+            yield Boundary(position, found, sum(problem.keep_nbytes(h) for h in found))
             previous = found
-
-
-def _held_nbytes(problem: Problem, storage: int) -> int:
-    """What keeping a storage adds: nothing if the caller holds it anyway."""
-    return 0 if storage in problem.output_storages else problem.storages[storage].nbytes
 
 
 def _last_readers(problem: Problem) -> dict[int, int]:

@@ -2,8 +2,8 @@
 
 Every value v of the forward range is a pair of vertices v_in -> v_out:
 
-    v_in -> v_out      keep(v)       price of keeping v             (`_Network.keep`)
-    source -> v_in     recompute(v)  time of recomputing v          (`_Network.recompute`)
+    v_in -> v_out      keep(v)       price of keeping v             (`CutNetwork.cut`)
+    source -> v_in     recompute(v)  time of recomputing v          (`CutNetwork.cut`)
     u_out -> v_in      unbounded     v reads u: to recompute v, have u
     v_out -> sink      unbounded     the backward reads v
 
@@ -91,8 +91,7 @@ class CutNetwork:
             self._time[v] = None if forbidden else problem.recompute_picoseconds(v)
             if storage is not None:
                 self._keepable.add(v)
-                free = storage in problem.output_storages
-                self._nbytes[v] = 0 if free else problem.storages[storage].nbytes
+                self._nbytes[v] = problem.keep_nbytes(v)
                 self._keep_time[v] = problem.keep_picoseconds(v)
 
     def _merge_series(self) -> None:
@@ -229,8 +228,7 @@ def _views(problem: Problem, members: list[int]) -> dict[int, int]:
     for op in members:
         inputs = [i for i in problem.ops[op].inputs if i in stands_for]
         is_view = (
-            bool(problem.ops[op].storages)
-            and not problem.produced[op]
+            problem.is_view(op)
             and op not in problem.kept_storage
             and len(inputs) == 1
             and set(problem.ops[op].storages) <= set(problem.ops[inputs[0]].storages)

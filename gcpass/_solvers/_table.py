@@ -105,7 +105,7 @@ class SegmentTable:
         """The corners of the segment's hull, evaluated."""
         network = CutNetwork(self.problem, ops, given)
         interior = [op for op in network.demanded if op not in given]
-        given_nbytes = sum(self._nbytes(h) for h in given)
+        given_nbytes = sum(self.problem.keep_nbytes(h) for h in given)
         ways = []
         for choice in network.hull(_corners(length)):
             kept = choice.kept | given
@@ -120,12 +120,6 @@ class SegmentTable:
                 )
             )
         return ways
-
-    def _nbytes(self, holder: int) -> int:
-        storage = self.problem.kept_storage[holder]
-        if storage in self.problem.output_storages:
-            return 0
-        return self.problem.storages[storage].nbytes
 
 
 def _corners(length: int) -> int:
