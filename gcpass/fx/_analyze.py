@@ -152,24 +152,18 @@ class _Builder:
             return False
         if node.target is operator.getitem and isinstance(node.args[0], fx.Node):
             return self._place_item(index, node)
-        items = value if isinstance(value, (list, tuple)) else [value]
-        single = not isinstance(value, (list, tuple))
-        own: list[int] = []
-        for item in items:
-            if isinstance(item, torch.Tensor) or (single and _compat.is_symbol(node)):
-                own.append(len(self.storages))
-                holder = index if single else None
-                self.storages.append(Storage(tensor_nbytes(item), index, holder))
-            else:
-                own.append(-1)
-        self.values[node] = tuple(own) if not single else tuple(s for s in own if s >= 0)
-        if not single:
-            self.values[node] = tuple(s if s >= 0 else self._nothing(index) for s in own)
-        return any(s >= 0 for s in own)
+        if isinstance(value, (list, tuple)):  # an item that is no tensor gets an empty storage
+            self.values[node] = tuple(self._store(index, item, None) for item in value)
+            return any(isinstance(item, torch.Tensor) for item in value)
+        if isinstance(value, torch.Tensor) or _compat.is_symbol(node):
+            self.values[node] = (self._store(index, value, index),)
+            return True
+        self.values[node] = ()
+        return False
 
-    def _nothing(self, index: int) -> int:
-        """An empty storage, so that items of a tuple keep their places."""
-        self.storages.append(Storage(0, index, None))
+    def _store(self, producer: int, value: object, holder: int | None) -> int:
+        """A new storage of the value's size."""
+        self.storages.append(Storage(tensor_nbytes(value), producer, holder))
         return len(self.storages) - 1
 
     def _place_item(self, index: int, node: fx.Node) -> bool:

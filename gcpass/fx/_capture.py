@@ -85,11 +85,7 @@ def capture(
         )
 
     def loss() -> Any:
-        result = fn(*args, **(kwargs or {}))
-        tensors = [t for t in _compat.tree_leaves(result) if _differentiable(t)]
-        if len(tensors) == 1 and tensors[0].dim() == 0:
-            return tensors[0]
-        return torch.stack([t.sum() for t in tensors]).sum() if tensors else None
+        return loss_of(fn(*args, **(kwargs or {})))
 
     mode = (
         _compat.detect_fake_mode([*args, *(kwargs or {}).values(), *_parameters_of(fn)])
@@ -105,10 +101,7 @@ def capture(
         raise CaptureError(
             f"{_name(fn)} breaks the graph, so it has no single joint graph to plan: {error}"
         ) from error
-    raise CaptureError(
-        f"nothing in the result of {_name(fn)} needs a gradient: return a loss computed from "
-        "parameters that require one"
-    )
+    raise no_gradient(fn)
 
 
 class _Grabber(_compat.CustomPartitionerFn):
@@ -122,8 +115,24 @@ class _Grabber(_compat.CustomPartitionerFn):
         return None
 
 
-def _differentiable(value: object) -> bool:
-    return isinstance(value, torch.Tensor) and value.requires_grad
+def loss_of(result: Any) -> torch.Tensor | None:
+    """The loss meant by a function's result: it, or the sum of its tensors; None without any.
+
+    Tensors that need no gradient do not count.
+    """
+    leaves = [t for t in _compat.tree_leaves(result) if isinstance(t, torch.Tensor)]
+    tensors = [t for t in leaves if t.requires_grad]
+    if len(tensors) == 1 and tensors[0].dim() == 0:
+        return tensors[0]
+    return torch.stack([t.sum() for t in tensors]).sum() if tensors else None
+
+
+def no_gradient(fn: Callable[..., Any]) -> CaptureError:
+    """The error for a function without a `loss_of`."""
+    return CaptureError(
+        f"nothing in the result of {_name(fn)} needs a gradient: return a loss computed from "
+        "parameters that require one"
+    )
 
 
 def _parameters_of(fn: Callable[..., Any]) -> Sequence[torch.Tensor]:

@@ -33,7 +33,7 @@ def check_torch_version(version: str = torch.__version__) -> None:
 
 check_torch_version()
 
-from torch._decomp import decomposition_table, get_decompositions  # noqa: E402
+from torch._decomp import decomposition_table  # noqa: E402
 from torch._dynamo.backends.common import aot_autograd  # noqa: E402
 from torch._dynamo.exc import ShortenTraceback, Unsupported  # noqa: E402
 from torch._functorch import config as functorch_config  # noqa: E402
@@ -43,7 +43,7 @@ from torch._guards import detect_fake_mode  # noqa: E402
 from torch._higher_order_ops.effects import with_effects  # noqa: E402
 from torch._inductor import config as inductor_config  # noqa: E402
 from torch._inductor.custom_graph_pass import CustomPartitionerFn  # noqa: E402
-from torch._subclasses.fake_tensor import FakeTensor, FakeTensorMode  # noqa: E402
+from torch._subclasses.fake_tensor import FakeTensorMode  # noqa: E402
 from torch.utils._pytree import tree_leaves, tree_map  # noqa: E402
 from torch.utils.checkpoint import CheckpointPolicy  # noqa: E402
 from torch.utils.flop_counter import flop_registry  # noqa: E402
@@ -133,13 +133,9 @@ def clean_graph(joint: fx.GraphModule) -> fx.GraphModule:
     return joint
 
 
-def has_user_checkpointing(joint: fx.GraphModule) -> bool:
-    return _partitioners.has_recomputable_ops(joint)
-
-
 def clean_user_tags(joint: fx.GraphModule) -> fx.GraphModule:
     """Keep what stands between two checkpointed regions, and honour backward hooks."""
-    if has_user_checkpointing(joint):
+    if _partitioners.has_recomputable_ops(joint):
         return _partitioners.cleanup_recompute_tags(joint, is_default_partition=False)
     return joint
 
@@ -226,13 +222,11 @@ def stock_partition(
 __all__ = [
     "CheckpointPolicy",
     "CustomPartitionerFn",
-    "FakeTensor",
     "FakeTensorMode",
     "HigherOrderOperator",
     "Unsupported",
     "detect_fake_mode",
     "flop_registry",
-    "get_decompositions",
     "hint",
     "inductor_config",
     "tree_leaves",

@@ -11,10 +11,11 @@ from typing import Any
 import torch
 from torch.profiler import ProfilerActivity, profile
 
-from gcpass._errors import CaptureError, OptionError
+from gcpass._errors import OptionError
 from gcpass._plan import Plan
 from gcpass.fx import _compat
 from gcpass.fx._backend import compile_graph
+from gcpass.fx._capture import loss_of, no_gradient
 from gcpass.fx._options import Options, check_codegen, make_request
 from gcpass.policies import Policy
 
@@ -56,7 +57,7 @@ class Step:
         options: Options | None,
     ) -> None:
         self.plans: list[Plan] = []
-        self._args, self._kwargs = args, dict(kwargs or {})
+        self._fn, self._args, self._kwargs = fn, args, dict(kwargs or {})
 
         def planned(gm: Any, inputs: Any) -> Any:
             assert options is not None
@@ -69,22 +70,10 @@ class Step:
 
     def run(self) -> None:
         """One forward and backward, gradients dropped first."""
-        for leaf in self._leaves:
-            leaf.grad = None
-        result = self._compiled(*self._args, **self._kwargs)
-        tensors = [
-            t
-            for t in _compat.tree_leaves(result)
-            if isinstance(t, torch.Tensor) and t.requires_grad
-        ]
-        if not tensors:
-            raise CaptureError(
-                "nothing in the result of fn needs a gradient: return a loss computed from "
-                "parameters that require one"
-            )
-        loss = tensors[0] if len(tensors) == 1 and tensors[0].dim() == 0 else None
+        self.drop_gradients()
+        loss = loss_of(self._compiled(*self._args, **self._kwargs))
         if loss is None:
-            loss = torch.stack([t.sum() for t in tensors]).sum()
+            raise no_gradient(self._fn)
         if not self._leaves:
             self._leaves = _leaves_below(loss)
         loss.backward()

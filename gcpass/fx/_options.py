@@ -114,7 +114,7 @@ def check_codegen(codegen: object) -> str:
 
 
 def _check_passed_on(given: Mapping[str, Any]) -> None:
-    known = _compat.inductor_options()
+    known = _compat.inductor_options() if given else {}
     for name in given:
         if name.replace("-", "_") not in known:
             raise OptionError(

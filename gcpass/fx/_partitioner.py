@@ -6,6 +6,7 @@ import hashlib
 import logging
 import warnings
 from collections.abc import Callable, Sequence
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -169,6 +170,7 @@ def _run_stock(joint: fx.GraphModule, analysis: Analysis, budget: float) -> Stoc
     return StockPartition(frozenset(kept), (*tangents, *runs))
 
 
+@cache
 def _source_digest() -> str:
     """Changes with gcpass's own source, so that a development version never reuses a graph."""
     digest = hashlib.sha256()

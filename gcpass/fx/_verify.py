@@ -4,8 +4,8 @@ The planner's model of fusion is good to a few percent; a budget is a promise. S
 used, Inductor lowers and schedules its two graphs (no code is generated) and says what they will
 hold. A plan over the budget is made again for a budget smaller by the excess; one that leaves much
 unused, for one larger by what it leaves. The number of rounds is bounded, and the plan says how
-many there were. The count must leave `UNCOUNTED` of the budget free: on the zoo, library calls
-were measured to allocate up to that much that Inductor does not know of.
+many plans were counted. The count must leave `UNCOUNTED` of the budget free, a margin chosen
+and not derived, for what library calls allocate that neither Inductor nor gcpass knows of.
 """
 
 from __future__ import annotations
