@@ -20,6 +20,11 @@ every_setting = pytest.mark.parametrize("setting", SETTINGS)
 few_settings = pytest.mark.parametrize("setting", ["unbounded", "0.6", "floor", "full"])
 
 
+def trained_and_overwritten() -> tuple[Tensor, Tensor]:
+    """An input that wants a gradient, and one that the function overwrites; both [4, 8]."""
+    return torch.randn(4, 8, requires_grad=True), torch.rand(4, 8)
+
+
 class OverwrittenScale(nn.Module):
     """pytorch#197039: the scale is read twice, then overwritten; the backward wants the old one."""
 
@@ -140,12 +145,7 @@ def test_an_input_is_read_before_and_after_it_is_overwritten(setting: str, codeg
         s.mul_(0.5)
         return (between * s.exp()).sin() * s.cos()
 
-    compare_with_eager(
-        lambda: (torch.randn(4, 8, requires_grad=True), torch.rand(4, 8)),
-        fn,
-        SETTINGS[setting],
-        codegen,
-    )
+    compare_with_eager(trained_and_overwritten, fn, SETTINGS[setting], codegen)
 
 
 @few_settings
@@ -159,12 +159,7 @@ def test_a_copy_made_before_the_overwriting_stays_a_copy(setting: str, codegen: 
         s.add_(1)
         return y * 2
 
-    compare_with_eager(
-        lambda: (torch.randn(4, 8, requires_grad=True), torch.rand(4, 8)),
-        fn,
-        SETTINGS[setting],
-        codegen,
-    )
+    compare_with_eager(trained_and_overwritten, fn, SETTINGS[setting], codegen)
 
 
 @few_settings
