@@ -37,6 +37,7 @@ ORDER = (
     ("__main__",),
 )
 FX_ORDER = (
+    ("_generated",),
     ("_compat",),
     ("_meta",),
     ("_graphs", "_capture", "_costs", "_kernels", "_phases", "_views"),

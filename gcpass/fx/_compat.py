@@ -9,13 +9,13 @@ from __future__ import annotations
 import contextlib
 import inspect
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
 from typing import Any
 
 import torch
 from torch import fx
 
 from gcpass._errors import GcpassError
+from gcpass.fx._generated import Buffer, Generated
 
 MINIMUM_TORCH = (2, 11)
 
@@ -286,90 +286,95 @@ def converting_by_replacement() -> Iterator[None]:
         torch.nn.Module._apply = original  # type: ignore[method-assign]
 
 
-@dataclass(frozen=True)
-class InductorCount:
-    """What Inductor would hold while it runs one graph.
+class _Written(BaseException):
+    """Carries generated code out of Inductor; not an error, so nothing wraps it."""
 
-    Attributes:
-        peak_nbytes: the most bytes alive, parameters and tangents not counted.
-        output_names: the buffer behind each output of the graph; None where there is none.
-        converts_layouts: whether convolutions are laid out so that they need no copies.
-    """
-
-    peak_nbytes: int
-    output_names: tuple[str | None, ...]
-    converts_layouts: bool
-
-
-class _Counted(BaseException):
-    """Carries Inductor's count out of its scheduler; not an error, so nothing wraps it."""
-
-    def __init__(self, count: InductorCount) -> None:
+    def __init__(self, code: Generated) -> None:
         super().__init__()
-        self.count = count
+        self.code = code
 
 
-def _buffer_name(output: Any) -> str | None:
-    """The name of the buffer behind an output of Inductor's graph; constants have none."""
-    try:
-        return output.get_name()
-    except (AttributeError, NotImplementedError):
-        return None
+def donated(
+    inputs: list[Any], visible_outputs: list[Any], gradients: list[Any], saved: list[Any]
+) -> list[int]:
+    """Which saved values' memory the backward may write over, by torch's own rule."""
+    from torch._functorch._aot_autograd.graph_compile import collect_fw_donated_buffer_idxs
+
+    if not functorch_config.donated_buffer:
+        return []
+    return collect_fw_donated_buffer_idxs(inputs, visible_outputs, gradients, saved)
 
 
-def inductor_count(
-    module: fx.GraphModule,
-    inputs: list[Any],
-    *,
-    is_backward: bool,
-    fullest: Callable[[Sequence[Any], Sequence[Any]], int],
-) -> InductorCount | None:
-    """What Inductor would hold while it runs a graph, without generating code.
+def generated_code(
+    module: fx.GraphModule, inputs: list[Any], donated: list[int] | None
+) -> Generated | None:
+    """The code that Inductor generates for a graph, of which nothing is compiled.
 
-    Lowers and schedules the graph as Inductor will, stops where the final order of its kernels is
-    known, and asks Inductor's own estimate (`torch._inductor.memory`): buffers that exist after
-    fusion, and saved values as long as a kernel reads them.
+    C++ loops are written without vectors, which is faster and changes no buffer.
 
     Args:
         module: a forward or backward graph, inside the compilation that it belongs to; consumed.
         inputs: its fake inputs.
-        is_backward: which.
-        fullest: the most bytes alive, given the lives of buffers and the order of kernels.
+        donated: places of the inputs that a backward may write over; None for a forward.
 
     Returns:
-        The count; None if the graph has no kernel or peak reordering is switched off.
+        The code; None if there is none, for a graph without an operation.
     """
     from unittest import mock
 
-    from torch._inductor import memory
+    from torch._inductor import graph
     from torch._inductor.compile_fx import compile_fx_inner
-    from torch._inductor.virtualized import V
 
-    if not inductor_config.reorder_for_peak_memory:
-        return None
-    reorder = memory.reorder_for_peak_memory
-    sizes = {
-        node.name: value.numel() * value.dtype.itemsize
-        for node, value in zip(module.graph.find_nodes(op="placeholder"), inputs, strict=True)
-        if isinstance(value, torch.Tensor)
+    write = graph.GraphLowering.codegen
+
+    def stop(self: Any) -> Any:
+        wrapper, _ = write(self)
+        raise _Written(
+            Generated(
+                source=wrapper.value,
+                buffers={name: _buffer(self, b) for name, b in self.name_to_buffer.items()},
+                strides=tuple(_strides(self, output) for output in self.graph_outputs),
+                converts_layouts=bool(self.layout_opt),
+            )
+        )
+
+    changed: dict[str, Any] = {
+        "force_disable_caches": True,
+        "cpp_wrapper": False,
+        "graph_partition": False,
     }
-
-    def stop(nodes: Any, name_to_buf: Any, name_to_fused: Any, names: Any, outputs: Any) -> Any:
-        order = reorder(nodes, name_to_buf, name_to_fused, names, outputs)
-        freeable = memory.get_freeable_input_buf(order, names)
-        for name, buffer in freeable.items():  # its size is otherwise what the last reader reads
-            buffer.mpi_buffer.size_free = hint(sizes.get(name, buffer.mpi_buffer.size_free))
-        lives, *_ = memory.compute_memory_timeline(order, freeable, outputs)
-        peak = fullest(lives, order)
-        behind = tuple(map(_buffer_name, V.graph.graph_outputs))
-        raise _Counted(InductorCount(peak, behind, bool(V.graph.layout_opt)))
-
+    if not (inductor_config.max_autotune or inductor_config.max_autotune_gemm):
+        changed["cpp.simdlen"] = 1
     with (
-        mock.patch.object(memory, "reorder_for_peak_memory", stop),
-        inductor_config.patch(force_disable_caches=True),
+        mock.patch.object(graph, "get_donated_idxs", return_value=donated),
+        mock.patch.object(graph.GraphLowering, "codegen", stop),
+        inductor_config.patch(changed),
     ):
         try:
-            compile_fx_inner(module, inputs, is_backward=is_backward)
-        except _Counted as counted:
-            return counted.count
+            compile_fx_inner(module, inputs, is_backward=donated is not None)
+        except _Written as written:
+            return written.code
     return None
+
+
+def _buffer(graph: Any, buffer: Any) -> Buffer:
+    """What Inductor knows of one of its buffers; those of no tensor have no bytes."""
+    nodes = tuple(node.name for node in buffer.get_origins())
+    aliases = tuple(buffer.get_inputs_that_alias_output())
+    dtype = buffer.maybe_get_dtype()
+    if dtype is None or buffer.maybe_get_layout() is None:
+        return Buffer(0, aliases, nodes)
+    elements = _inductor_hint(graph, graph.get_allocation_storage_size(buffer))
+    return Buffer(elements * dtype.itemsize, aliases, nodes, dtype.itemsize)
+
+
+def _strides(graph: Any, output: Any) -> tuple[int, ...] | None:
+    """Strides of an output of Inductor's graph; a number or a constant has none."""
+    layout = output.maybe_get_layout() if output.has_tensor_output() else None
+    return None if layout is None else tuple(_inductor_hint(graph, s) for s in layout.stride)
+
+
+def _inductor_hint(graph: Any, size: Any) -> int:
+    """The number that a size of Inductor's stood for while tracing; 0 for a data-dependent one."""
+    sizes = graph.sizevars
+    return int((getattr(sizes, "optimization_hint", None) or sizes.size_hint)(size, fallback=0))

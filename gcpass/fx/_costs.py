@@ -151,12 +151,14 @@ def _concrete(value: Any) -> Any:
     return value
 
 
-def workspace_nbytes(node: fx.Node, arguments: tuple[Any, ...], value: Any) -> int:
+def workspace_nbytes(
+    node: fx.Node, arguments: tuple[Any, ...], value: Any, channels_last: bool = False
+) -> int:
     """Bytes that ``node`` allocates while it runs, beyond what it reads and returns.
 
-    Measured on ATen's CPU kernels: oneDNN convolutions reorder their operands into blocked
-    copies, and batch norm's backward makes a contiguous one. Inductor lays convolutions out so that
-    no copies are needed. Other devices: taken as zero.
+    Measured on ATen's CPU kernels in fp32: oneDNN convolutions reorder their operands into blocked
+    copies, of which channels-last images need none and only the weight's remain; batch norm's
+    backward makes a contiguous one. Other devices: taken as zero.
     """
     tensors = [a for a in arguments if isinstance(a, torch.Tensor)]
     if not tensors or tensors[0].device.type != "cpu":
@@ -164,11 +166,15 @@ def workspace_nbytes(node: fx.Node, arguments: tuple[Any, ...], value: Any) -> i
     packet = str(getattr(node.target, "_overloadpacket", ""))
     if packet == "aten.convolution":
         data, weight = tensors[:2]
+        if channels_last:
+            return _elements_nbytes(weight)
         blocked = _blocked_nbytes(value)
         copies = _blocked_nbytes(data) + blocked - _elements_nbytes(value)
         return max(copies + _elements_nbytes(weight), blocked)
     if packet == "aten.convolution_backward":
         grad, data, weight = tensors[:3]
+        if channels_last:
+            return 2 * _elements_nbytes(weight)
         nbytes = _blocked_nbytes(grad) + _elements_nbytes(weight)
         return nbytes + (_blocked_nbytes(data) if arguments[-1][0] else 0)
     if packet == "aten.native_batch_norm_backward":

@@ -1,0 +1,59 @@
+"""The search among plans that Inductor counts, on counts made up for it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from gcpass._errors import InfeasibleBudget
+from gcpass.fx import _verify
+
+UNCONSTRAINED, FLOOR = 1000, 200
+
+
+def search(budget: int, counted: Callable[[int], int]) -> list[Any]:
+    """The plans tried: a planner whose plans fill their target, and what Inductor makes of it."""
+
+    def attempt(target: int, on_infeasible: str) -> Any:
+        if target < FLOOR:
+            raise InfeasibleBudget("too small", budget_bytes=target, floor_bytes=FLOOR)
+        peak = min(target, UNCONSTRAINED)
+        evaluation = SimpleNamespace(peak_nbytes=peak, recompute_picoseconds=UNCONSTRAINED - peak)
+        planned = SimpleNamespace(evaluation=evaluation)
+        return SimpleNamespace(planned=planned, peak_bytes=counted(peak))
+
+    return _verify._search(attempt, budget)
+
+
+@pytest.mark.parametrize(
+    "counted",
+    [
+        lambda peak: peak,
+        lambda peak: peak + 60,
+        lambda peak: int(peak * 1.2),
+        lambda peak: int(peak * 0.8),
+        lambda peak: 700 - peak // 4 if peak > 500 else peak + 20,  # a smaller plan can be larger
+    ],
+    ids=["exact", "more", "a fifth more", "a fifth less", "not monotone"],
+)
+@pytest.mark.parametrize("budget", [900, 600, 400])
+def test_some_plan_fits_and_leaves_little_unused(
+    budget: int, counted: Callable[[int], int]
+) -> None:
+    tried = search(budget, counted)
+    assert len(tried) <= _verify.ROUNDS
+    best = max(c.peak_bytes for c in tried if c.peak_bytes <= budget)
+    untouched = any(not c.planned.evaluation.recompute_picoseconds for c in tried)
+    assert untouched or best >= 0.85 * budget
+
+
+def test_an_exact_planner_is_asked_once() -> None:
+    assert len(search(600, lambda peak: peak)) == 1
+
+
+def test_below_the_floor_nothing_is_tried_twice() -> None:
+    assert not search(100, lambda peak: peak)
+    assert len(search(210, lambda peak: peak + 60)) == 1
