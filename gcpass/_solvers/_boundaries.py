@@ -14,7 +14,7 @@ from dataclasses import dataclass
 
 from gcpass._problem import Problem
 
-_NEIGHBOURS = 3  # positions on either side that a boundary is compared with
+_NEIGHBOURS = 3  # positions on either side that a boundary is compared with, at first
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,9 +35,18 @@ class Boundary:
 def find_boundaries(problem: Problem, limit: int) -> list[Boundary]:
     """Up to ``limit`` positions where locally the fewest bytes cross, in forward order.
 
+    Where there are more, each is compared with more of its neighbours: so identical layers keep
+    boundaries at the same places, and their segments stay identical too.
+
     The two ends of the forward range, which nothing crosses, are not listed.
     """
-    return _spread(_valleys(list(_open_positions(problem))), limit)
+    positions = list(_open_positions(problem))
+    neighbours = _NEIGHBOURS
+    found = _valleys(positions, neighbours)
+    while len(found) > limit and neighbours < len(positions):
+        neighbours *= 2
+        found = _valleys(positions, neighbours)
+    return _spread(found, limit)
 
 
 def _open_positions(problem: Problem) -> Iterator[Boundary]:
@@ -75,11 +84,11 @@ def _last_readers(problem: Problem) -> dict[int, int]:
     return last
 
 
-def _valleys(boundaries: list[Boundary]) -> list[Boundary]:
-    """The positions that no fewer bytes cross than their neighbours."""
+def _valleys(boundaries: list[Boundary], neighbours: int) -> list[Boundary]:
+    """The positions that no fewer bytes cross than their neighbours on either side."""
     found = []
     for i, here in enumerate(boundaries):
-        around = boundaries[max(i - _NEIGHBOURS, 0) : i + _NEIGHBOURS + 1]
+        around = boundaries[max(i - neighbours, 0) : i + neighbours + 1]
         if all(here.nbytes <= other.nbytes for other in around):
             found.append(here)
     return found

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from gcpass._evaluate import Evaluation, Evaluator
 
-_TRIALS = 60  # evaluations spent at most
+_TRIALS, _OPS = 60, 150_000  # evaluations spent at most, and ops evaluated in them
 
 
 def polish(
@@ -24,7 +24,7 @@ def polish(
         A plan that recomputes no more, and its evaluation.
     """
     problem = evaluator.problem
-    trials = _TRIALS
+    trials = max(min(_TRIALS, _OPS // len(problem.ops)), 8)
 
     def worth(op: int) -> float:
         nbytes = problem.storages[problem.kept_storage[op]].nbytes

@@ -14,8 +14,7 @@ and a choice of segments and options runs within a budget B if, for every segmen
     sum of kept over earlier segments  +  own(s, o)  <=  B,
 
 for when a segment's backward runs, all later ones are over. Dynamic programming over boundaries,
-from the first to the last, finds the least total time (`fastest_within`): the state is the bytes
-kept so far, and of two states with no fewer bytes and no less time only one survives.
+from the first to the last, finds the least total time (`gcpass._solvers._dynamic`).
 
 The model counts a boundary value as kept even where nothing reads it; the evaluator, which
 judges the result, does not. So the bound handed to the dynamic program is searched for: the
@@ -24,37 +23,15 @@ largest one whose plan *evaluates* to a peak within the budget.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
-from dataclasses import dataclass
-
 from gcpass._evaluate import Evaluation, Evaluator
 from gcpass._solvers._cut import CutNetwork
+from gcpass._solvers._dynamic import fastest_within, smallest_peak
 from gcpass._solvers._polish import polish
 from gcpass._solvers._solution import Solution, Status
-from gcpass._solvers._table import Option, SegmentTable, table_of
+from gcpass._solvers._table import table_of
 
 _ROUNDS = 7  # searches for the bound that uses the budget up
 _HOPE = 0.85  # below this part of the modelled floor no search is worth its time
-_LABELS = 96  # states kept at each boundary
-
-
-@dataclass(frozen=True, slots=True)
-class _Label:
-    """A way to treat all segments up to a boundary."""
-
-    kept_nbytes: int
-    cost: int  # picoseconds, or the peak so far
-    option: Option | None = None
-    before: _Label | None = None
-
-    def kept(self) -> frozenset[int]:
-        kept: set[int] = set()
-        label: _Label | None = self
-        while label is not None:
-            if label.option is not None:
-                kept |= label.option.kept
-            label = label.before
-        return frozenset(kept)
 
 
 def solve(evaluator: Evaluator, budget_bytes: int | None) -> Solution:
@@ -137,59 +114,3 @@ def _smallest(evaluator: Evaluator) -> tuple[frozenset[int], Evaluation]:
         key=lambda c: c[1].recompute_picoseconds,
     )
     return polish(evaluator, kept, evaluation, floor)
-
-
-def fastest_within(table: SegmentTable, bound: int) -> frozenset[int] | None:
-    """The choice of segments and options with the least time, every one within ``bound``."""
-    return _sweep(table, lambda label, option: (
-        None
-        if label.kept_nbytes + option.own_nbytes > bound
-        else label.cost + option.picoseconds
-    ))  # fmt: skip
-
-
-def smallest_peak(table: SegmentTable) -> tuple[int, frozenset[int]]:
-    """The smallest bound that some choice of segments and options meets, and the choice."""
-    best = _sweep_labels(
-        table, lambda label, option: max(label.cost, label.kept_nbytes + option.own_nbytes)
-    )
-    assert best is not None  # one segment of everything is always a choice
-    return best.cost, best.kept()
-
-
-def _sweep(table: SegmentTable, cost) -> frozenset[int] | None:
-    best = _sweep_labels(table, cost)
-    return None if best is None else best.kept()
-
-
-def _sweep_labels(table: SegmentTable, cost) -> _Label | None:
-    """Dynamic programming over boundaries; ``cost(label, option)`` is None where not allowed."""
-    count = len(table.boundaries)
-    labels: list[list[_Label]] = [[] for _ in range(count)]
-    labels[0] = [_Label(0, 0)]
-    for start in range(count - 1):
-        here = labels[start] = _frontier(labels[start])
-        for option in table.options(start):
-            ahead = labels[option.stop]
-            for label in here:
-                total = cost(label, option)
-                if total is not None:
-                    ahead.append(
-                        _Label(label.kept_nbytes + option.kept_nbytes, total, option, label)
-                    )
-        for stop in range(start + 1, count):
-            if len(labels[stop]) > 8 * _LABELS:
-                labels[stop] = _frontier(labels[stop])
-    return min(labels[-1], key=lambda label: label.cost, default=None)
-
-
-def _frontier(labels: Iterable[_Label]) -> list[_Label]:
-    """The labels that no other beats in both bytes and cost, thinned to `_LABELS`."""
-    best: list[_Label] = []
-    for label in sorted(labels, key=lambda x: (x.kept_nbytes, x.cost)):
-        if not best or label.cost < best[-1].cost:
-            best.append(label)
-    if len(best) <= _LABELS:
-        return best
-    step = (len(best) - 1) / (_LABELS - 1)
-    return [best[round(i * step)] for i in range(_LABELS)]

@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 from functools import lru_cache
+from itertools import groupby
+
+import numpy as np
 
 from gcpass._evaluate import Evaluator
 from gcpass._problem import Problem
@@ -11,9 +15,10 @@ from gcpass._solvers._boundaries import Boundary, find_boundaries
 from gcpass._solvers._cut import CutNetwork
 from gcpass._solvers._signature import Signatures
 
-MAX_BOUNDARIES = 160
+MAX_BOUNDARIES = 176
 _OPS_A_SEGMENT = 12  # the shortest segments are about this long, if there are enough ops
 _FEW_BOUNDARIES = 48
+_LONGEST = 3  # times the square root of their number: longer segments serve no budget
 _LENGTHS = (1, 2, 3, 4, 5, 6, 8, 10, 12, 16, 20, 26, 32, 40, 50, 64)  # in boundaries
 
 
@@ -34,6 +39,17 @@ class Option:
     kept_nbytes: int
     own_nbytes: int
     picoseconds: int
+
+
+@dataclass(frozen=True, slots=True)
+class OptionArrays:
+    """The options of one segment: ``first`` is the index of the first among its start's options."""
+
+    stop: int
+    first: int
+    kept_nbytes: np.ndarray
+    own_nbytes: np.ndarray
+    picoseconds: np.ndarray
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,6 +82,7 @@ class SegmentTable:
             Boundary(forward.stop, frozenset(), 0),
         ]
         self._options: dict[int, list[Option]] = {}
+        self._arrays: dict[int, list[OptionArrays]] = {}
         self._signatures = Signatures(evaluator)
         self._solved: dict[object, list[_Way]] = {}
 
@@ -73,13 +90,29 @@ class SegmentTable:
         """Every option of every segment that starts at boundary ``start``."""
         if start not in self._options:
             count = len(self.boundaries)
-            stops = {start + n for n in _LENGTHS if start + n < count}
+            longest = _LONGEST * math.isqrt(count)
+            stops = {start + n for n in _LENGTHS if n <= longest and start + n < count}
             if start == 0:
                 stops.add(count - 1)  # the whole forward, without a boundary
             self._options[start] = [
                 option for stop in sorted(stops) for option in self._segment(start, stop)
             ]
         return self._options[start]
+
+    def option_arrays(self, start: int) -> list[OptionArrays]:
+        """The same as arrays, one entry for each segment."""
+        if start not in self._arrays:
+            found, first = [], 0
+            for stop, group in groupby(self.options(start), key=lambda option: option.stop):
+                options = list(group)
+                columns = (
+                    np.array([getattr(option, name) for option in options], np.int64)
+                    for name in ("kept_nbytes", "own_nbytes", "picoseconds")
+                )
+                found.append(OptionArrays(stop, first, *columns))
+                first += len(options)
+            self._arrays[start] = found
+        return self._arrays[start]
 
     def _segment(self, start: int, stop: int) -> list[Option]:
         first, last = self.boundaries[start], self.boundaries[stop]
@@ -107,7 +140,8 @@ class SegmentTable:
         interior = [op for op in network.demanded if op not in given]
         given_nbytes = sum(self.problem.keep_nbytes(h) for h in given)
         ways = []
-        for choice in network.hull(_corners(length)):
+        corners = _corners(length)
+        for choice in network.hull(corners) if corners > 1 else [network.smallest()]:
             kept = choice.kept | given
             cost = self._evaluator.segment(ops, kept, interior)
             ways.append(
@@ -124,7 +158,7 @@ class SegmentTable:
 
 def _corners(length: int) -> int:
     """Corners wanted of a segment's hull: long segments serve low budgets, and need few."""
-    return 6 if length <= 3 else 4 if length <= 8 else 2
+    return 6 if length <= 3 else 4 if length <= 8 else 1
 
 
 @lru_cache(maxsize=4)
