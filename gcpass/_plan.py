@@ -47,7 +47,8 @@ class Plan:
         saved_bytes: bytes of the kept values.
         recompute_seconds: time of what runs twice, under the cost model of ``hardware``.
         forward_seconds: time of the forward, likewise.
-        lower_bound_seconds: no plan within the budget recomputes less than this.
+        lower_bound_seconds: no plan within the budget recomputes less than this, proven
+            (`gcpass._solvers._bound`); 0 where nothing is.
         peak: what the peak is made of.
         policy: the policy asked for; ``"optimal"`` is gcpass's own choice.
         solver: who chose.
@@ -157,6 +158,9 @@ def _summary_lines(plan: Plan) -> list[str]:
         f"recomputation    {plan.recompute_ratio:.1%} of the forward "
         f"({format_seconds(plan.recompute_seconds)} of {format_seconds(plan.forward_seconds)})"
     )
+    if plan.lower_bound_seconds:
+        least = plan.lower_bound_seconds / plan.forward_seconds
+        lines.append(f"                 no plan within the budget recomputes less than {least:.1%}")
     for decision in ("kept", "recomputed"):
         rows = [r for r in fold(plan.rows()) if r.decision == decision]
         if rows:

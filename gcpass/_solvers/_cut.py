@@ -20,7 +20,7 @@ storage is) and cost nothing to recompute, so they are contracted before the flo
 
 from __future__ import annotations
 
-from collections.abc import Collection
+from collections.abc import Callable, Collection
 from dataclasses import dataclass
 from fractions import Fraction
 from itertools import pairwise
@@ -54,14 +54,22 @@ class CutNetwork:
         demanded: ops of the stretch that the backward itself reads, less the given ones.
     """
 
-    def __init__(self, problem: Problem, ops: range, given: Collection[int]) -> None:
+    def __init__(
+        self,
+        problem: Problem,
+        ops: range,
+        given: Collection[int],
+        weigh: Callable[[int], int] | None = None,
+    ) -> None:
         """
         Args:
             problem: the problem.
             ops: a stretch of the forward range; what it reads from before it is there.
             given: ops of the stretch that are kept in any case.
+            weigh: the bytes that keeping an op counts for, and time for writing and reading it
+                none; by default its own bytes, and its own time.
         """
-        self._problem = problem
+        self._problem, self._weigh = problem, weigh
         self.demanded = _demanded(problem, ops, given)
         members = _members(problem, ops, given, self.demanded)
         stands_for = _views(problem, members)
@@ -91,8 +99,9 @@ class CutNetwork:
             self._time[v] = None if forbidden else problem.recompute_picoseconds(v)
             if storage is not None:
                 self._keepable.add(v)
-                self._nbytes[v] = problem.keep_nbytes(v)
-                self._keep_time[v] = problem.keep_picoseconds(v)
+                weighed = self._weigh is not None
+                self._nbytes[v] = self._weigh(v) if self._weigh else problem.keep_nbytes(v)
+                self._keep_time[v] = 0 if weighed else problem.keep_picoseconds(v)
 
     def _merge_series(self) -> None:
         """Merge v into its only reader u where v is recomputed exactly when u is.

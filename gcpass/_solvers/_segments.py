@@ -24,13 +24,16 @@ largest one whose plan *evaluates* to a peak within the budget.
 from __future__ import annotations
 
 from gcpass._evaluate import Evaluation, Evaluator
+from gcpass._solvers._bound import lower_bound
 from gcpass._solvers._cut import CutNetwork
 from gcpass._solvers._dynamic import fastest_within, smallest_peak
+from gcpass._solvers._local import Neighbourhood
 from gcpass._solvers._polish import polish
 from gcpass._solvers._solution import Solution, Status
 from gcpass._solvers._table import table_of
 
 _ROUNDS = 7  # searches for the bound that uses the budget up
+_CORNERS = 6  # of the hull of the whole forward, from which small problems are searched
 _HOPE = 0.85  # below this part of the modelled floor no search is worth its time
 
 
@@ -45,20 +48,23 @@ def solve(evaluator: Evaluator, budget_bytes: int | None) -> Solution:
         The plan; if none within the budget is found, the one with the smallest peak.
     """
     problem = evaluator.problem
-    fastest = CutNetwork(problem, problem.forward_range, ()).fastest()
-    best = fastest.kept
+    whole = CutNetwork(problem, problem.forward_range, ())
+    best = whole.fastest().kept
     evaluation = evaluator.evaluate(best)
     if budget_bytes is None or evaluation.peak_nbytes <= budget_bytes:
         return Solution(Status.FEASIBLE, best, evaluation)
     floor, _ = smallest_peak(table_of(evaluator))
     found = _search(evaluator, budget_bytes) if budget_bytes >= _HOPE * floor else None
-    if found is None:
-        kept, evaluation = _smallest(evaluator)
-        if evaluation.peak_nbytes > budget_bytes:
-            return Solution(Status.INFEASIBLE, kept, evaluation)
-        found = kept, evaluation
-    kept, evaluation = polish(evaluator, *found, budget_bytes)
-    return Solution(Status.FEASIBLE, kept, evaluation)
+    kept, evaluation = found or _smallest(evaluator)
+    nearby = Neighbourhood(evaluator)
+    if nearby.moves:
+        starts = (kept, *(corner.kept for corner in whole.hull(_CORNERS)))
+        kept, evaluation = nearby.search(dict.fromkeys(starts), budget_bytes)
+    if evaluation.peak_nbytes > budget_bytes:
+        return Solution(Status.INFEASIBLE, kept, evaluation)
+    kept, evaluation = polish(evaluator, kept, evaluation, budget_bytes)
+    bound = lower_bound(evaluator, budget_bytes) or 0
+    return Solution(Status.FEASIBLE, kept, evaluation, bound)
 
 
 def _search(evaluator: Evaluator, budget: int) -> tuple[frozenset[int], Evaluation] | None:

@@ -86,6 +86,7 @@ def plan_checked(
         budget_bytes=budget,
         predicted_peak_bytes=best.peak_bytes,
         counted=len(tried),
+        lower_bound_seconds=0.0,  # what was proven of the planner's memory says nothing of this one
         notes=notes,
     )
     return replace(best, planned=replace(best.planned, plan=plan))
