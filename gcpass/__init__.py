@@ -17,7 +17,7 @@ from gcpass._version import __version__
 if TYPE_CHECKING:
     from gcpass.fx._capture import fake_mode
     from gcpass.fx._measure import Measurement, measure
-    from gcpass.fx._plan_call import plan
+    from gcpass.fx._plan_call import frontier, plan
 
 __all__ = [
     "CaptureError",
@@ -28,6 +28,7 @@ __all__ = [
     "Plan",
     "__version__",
     "fake_mode",
+    "frontier",
     "measure",
     "plan",
     "policies",
@@ -37,6 +38,7 @@ _LAZY = {
     "fake_mode": "gcpass.fx._capture",
     "measure": "gcpass.fx._measure",
     "Measurement": "gcpass.fx._measure",
+    "frontier": "gcpass.fx._plan_call",
     "plan": "gcpass.fx._plan_call",
 }
 

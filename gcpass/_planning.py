@@ -13,7 +13,7 @@ from gcpass._evaluate import Evaluation, Evaluator, Moment
 from gcpass._explain import explain
 from gcpass._plan import Peak, Plan
 from gcpass._problem import Problem
-from gcpass._solvers import Solution, find_solver
+from gcpass._solvers import Solution, Status, find_solver, sweep
 from gcpass._units import PICOSECONDS, format_bytes
 from gcpass.policies import Policy
 
@@ -90,7 +90,6 @@ def make_plan(
     problem = evaluator.problem
     budget_bytes = resolve_budget(evaluator, request)
     notes: list[str] = []
-    bound = 0
     if request.policy is not None:
         if stock is not None:
             kept, evaluation = stock.kept, evaluator.evaluate(stock.kept, stock.backward_order)
@@ -107,16 +106,48 @@ def make_plan(
             )
     else:
         solution = find_solver(request.solver)(evaluator, budget_bytes)
-        kept, evaluation = solution.kept, solution.evaluation
-        bound = solution.bound_picoseconds
         notes += _check_feasible(request, budget_bytes, solution, warn)
+        return _planned(evaluator, request, budget_bytes, solution, notes, versions)
+    solution = Solution(Status.FEASIBLE, kept, evaluation)
+    return _planned(evaluator, request, budget_bytes, solution, notes, versions)
+
+
+def make_frontier(
+    evaluator: Evaluator,
+    request: Request,
+    count: int,
+    versions: Mapping[str, str] | None = None,
+) -> list[Plan]:
+    """Plans of one problem from the fastest to the smallest peak, none beaten by another.
+
+    Args:
+        evaluator: of the problem.
+        request: what the plans record; its budget and policy are not looked at.
+        count: how many, at most.
+        versions: recorded in the plans.
+    """
+    return [
+        _planned(evaluator, request, s.evaluation.peak_nbytes if i else None, s, [], versions).plan
+        for i, s in enumerate(sweep(evaluator, count))
+    ]
+
+
+def _planned(
+    evaluator: Evaluator,
+    request: Request,
+    budget_bytes: int | None,
+    solution: Solution,
+    notes: list[str],
+    versions: Mapping[str, str] | None,
+) -> Planned:
+    problem, kept, evaluation = evaluator.problem, solution.kept, solution.evaluation
     plan = Plan(
         budget_bytes=budget_bytes,
         predicted_peak_bytes=evaluation.peak_nbytes,
         saved_bytes=evaluation.saved_nbytes,
         recompute_seconds=evaluation.recompute_picoseconds / PICOSECONDS,
         forward_seconds=problem.forward_picoseconds / PICOSECONDS,
-        lower_bound_seconds=bound / PICOSECONDS,
+        lower_bound_seconds=solution.bound_picoseconds / PICOSECONDS,
         peak=_peak(evaluation.peak),
         policy=request.policy.name if request.policy else "optimal",
         solver=request.solver,

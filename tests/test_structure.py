@@ -27,6 +27,7 @@ ORDER = (
     ("_evaluate",),
     ("_explain",),
     ("_plan",),
+    ("_frontier",),
     ("_solvers",),
     ("policies",),
     ("_planning",),

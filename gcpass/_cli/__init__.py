@@ -8,6 +8,7 @@ from typing import Annotated
 import typer
 
 from gcpass._cli._demo import demo
+from gcpass._cli._frontier import frontier
 from gcpass._cli._plan import plan
 from gcpass._errors import GcpassError
 from gcpass._version import __version__
@@ -19,6 +20,7 @@ app = typer.Typer(
 )
 app.command()(demo)
 app.command()(plan)
+app.command()(frontier)
 
 
 def _print_version(wanted: bool) -> None:

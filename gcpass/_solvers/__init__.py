@@ -9,6 +9,7 @@ from collections.abc import Callable
 
 from gcpass._errors import OptionError, did_you_mean
 from gcpass._evaluate import Evaluator
+from gcpass._solvers._segments import solve, sweep
 from gcpass._solvers._solution import Solution, Status
 
 Solver = Callable[[Evaluator, "int | None"], Solution]
@@ -20,12 +21,10 @@ def find_solver(name: str) -> Solver:
     Raises:
         OptionError: there is none.
     """
-    from gcpass._solvers._segments import solve
-
     solvers: dict[str, Solver] = {"auto": solve, "segments": solve}
     if name not in solvers:
         raise OptionError(f"solver={name!r} is not known; {did_you_mean(name, solvers)}")
     return solvers[name]
 
 
-__all__ = ["Solution", "Solver", "Status", "find_solver"]
+__all__ = ["Solution", "Solver", "Status", "find_solver", "sweep"]

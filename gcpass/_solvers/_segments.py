@@ -23,6 +23,8 @@ largest one whose plan *evaluates* to a peak within the budget.
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 from gcpass._evaluate import Evaluation, Evaluator
 from gcpass._solvers._bound import lower_bound
 from gcpass._solvers._cut import CutNetwork
@@ -34,15 +36,20 @@ from gcpass._solvers._table import table_of
 
 _ROUNDS = 7  # searches for the bound that uses the budget up
 _CORNERS = 6  # of the hull of the whole forward, from which small problems are searched
+_LARGE = 10_000  # ops from which a sweep searches less
 _HOPE = 0.85  # below this part of the modelled floor no search is worth its time
 
 
-def solve(evaluator: Evaluator, budget_bytes: int | None) -> Solution:
+def solve(
+    evaluator: Evaluator, budget_bytes: int | None, *, rounds: int = _ROUNDS, polished: bool = True
+) -> Solution:
     """The least recomputation found whose evaluated peak is within the budget.
 
     Args:
         evaluator: of the problem.
         budget_bytes: the bound on the peak, or None for none.
+        rounds: dynamic programs run in search of the bound that uses the budget up.
+        polished: whether what they leave of it is spent.
 
     Returns:
         The plan; if none within the budget is found, the one with the smallest peak.
@@ -54,7 +61,8 @@ def solve(evaluator: Evaluator, budget_bytes: int | None) -> Solution:
     if budget_bytes is None or evaluation.peak_nbytes <= budget_bytes:
         return Solution(Status.FEASIBLE, best, evaluation)
     floor, _ = smallest_peak(table_of(evaluator))
-    found = _search(evaluator, budget_bytes) if budget_bytes >= _HOPE * floor else None
+    hopeful = budget_bytes >= _HOPE * floor
+    found = _search(evaluator, budget_bytes, rounds) if hopeful else None
     kept, evaluation = found or _smallest(evaluator)
     nearby = Neighbourhood(evaluator)
     if nearby.moves:
@@ -62,18 +70,44 @@ def solve(evaluator: Evaluator, budget_bytes: int | None) -> Solution:
         kept, evaluation = nearby.search(dict.fromkeys(starts), budget_bytes)
     if evaluation.peak_nbytes > budget_bytes:
         return Solution(Status.INFEASIBLE, kept, evaluation)
-    kept, evaluation = polish(evaluator, kept, evaluation, budget_bytes)
+    if polished:
+        kept, evaluation = polish(evaluator, kept, evaluation, budget_bytes)
     bound = lower_bound(evaluator, budget_bytes) or 0
     return Solution(Status.FEASIBLE, kept, evaluation, bound)
 
 
-def _search(evaluator: Evaluator, budget: int) -> tuple[frozenset[int], Evaluation] | None:
+def sweep(evaluator: Evaluator, count: int) -> list[Solution]:
+    """Up to ``count`` plans from the fastest to the smallest, none beaten by another.
+
+    Peaks are spread evenly between the two ends. Large problems are searched less at each.
+    """
+    ends = [solve(evaluator, None), solve(evaluator, 1)]
+    high, low = (end.evaluation.peak_nbytes for end in ends)
+    large = len(evaluator.problem.ops) > _LARGE
+    found = list(ends)
+    for i in range(1, count - 1):
+        budget = high - (high - low) * i // (count - 1)
+        rounds = 2 if large else _ROUNDS
+        found.append(solve(evaluator, budget, rounds=rounds, polished=not large))
+    found.sort(key=lambda s: (s.evaluation.peak_nbytes, s.evaluation.recompute_picoseconds))
+    useful: list[Solution] = []
+    for solution in found:
+        time = solution.evaluation.recompute_picoseconds
+        if not useful or time < useful[-1].evaluation.recompute_picoseconds:
+            bound = lower_bound(evaluator, solution.evaluation.peak_nbytes) or 0
+            useful.append(replace(solution, status=Status.FEASIBLE, bound_picoseconds=bound))
+    return useful[::-1]
+
+
+def _search(
+    evaluator: Evaluator, budget: int, rounds: int
+) -> tuple[frozenset[int], Evaluation] | None:
     """The best evaluated plan within the budget, over bounds handed to the dynamic program."""
     table = table_of(evaluator)
     best: tuple[frozenset[int], Evaluation] | None = None
     low, high = 0, None
     bound = budget
-    for _ in range(_ROUNDS):
+    for _ in range(rounds):
         kept = fastest_within(table, bound)
         if kept is None:
             low = bound

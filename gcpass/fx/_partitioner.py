@@ -17,7 +17,7 @@ from gcpass._budget import NO_BUDGET
 from gcpass._errors import GcpassError, UnsupportedGraph
 from gcpass._evaluate import Evaluator
 from gcpass._plan import Plan
-from gcpass._planning import Planned, Request, StockPartition, make_plan, replay
+from gcpass._planning import Planned, Request, StockPartition, make_frontier, make_plan, replay
 from gcpass._problem import Phase
 from gcpass._version import __version__
 from gcpass.fx import _compat
@@ -133,6 +133,18 @@ def plan_graph(
     if stock_source is not None and request.policy is not None:
         stocks = _run_stock(stock_source, analysis, request.policy.torch_budget or 0.0)
     return analysis, make_plan(evaluator, request, stock=stocks, versions=VERSIONS)
+
+
+def plan_frontier(
+    joint: fx.GraphModule, num_fwd_outputs: int, request: Request, codegen: str, count: int
+) -> list[Plan]:
+    """Analyze a joint graph and plan it at ``count`` peaks.
+
+    Raises:
+        UnsupportedGraph: the graph cannot be planned.
+    """
+    analysis = _analyze(joint, num_fwd_outputs, request, codegen)
+    return make_frontier(Evaluator(analysis.problem), request, count, VERSIONS)
 
 
 def _analyze(

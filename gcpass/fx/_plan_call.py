@@ -1,14 +1,17 @@
-"""``gcpass.plan``: what the backend would do, without compiling or running anything."""
+"""``gcpass.plan`` and ``gcpass.frontier``: what the backend would do, without running anything."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
+from gcpass._errors import OptionError
+from gcpass._frontier import Frontier
 from gcpass._plan import Plan
 from gcpass.fx._capture import capture
+from gcpass.fx._graphs import copy_graph
 from gcpass.fx._options import Options, check_codegen, make_request, resolve_auto
-from gcpass.fx._partitioner import plan_graph
+from gcpass.fx._partitioner import plan_frontier, plan_graph
 from gcpass.policies import Policy
 
 
@@ -55,3 +58,62 @@ def plan(
         request = make_request(budget, policy, solver, hardware, on_infeasible)
     _, planned = plan_graph(captured.joint, captured.num_fwd_outputs, request, codegen)
     return planned.plan
+
+
+def frontier(
+    fn: Callable[..., Any],
+    args: Sequence[Any] = (),
+    kwargs: Mapping[str, Any] | None = None,
+    *,
+    hardware: str = "auto",
+    codegen: str = "inductor",
+    points: int | None = None,
+) -> Frontier:
+    """All useful plans of a callable's training step, from unconstrained to the smallest peak.
+
+    Args:
+        fn: returns a loss, or tensors, which are summed.
+        args: its arguments; real tensors, or fake ones built under `gcpass.fake_mode`.
+        kwargs: its keyword arguments.
+        hardware: the cost model.
+        codegen: whose memory is predicted: ``"inductor"`` (fused) or ``"eager"`` (op by op).
+        points: how many plans, at most; None for 24. Their peaks are spread evenly.
+
+    Returns:
+        The frontier.
+
+    Raises:
+        OptionError: an argument cannot be used.
+        CaptureError: ``fn`` cannot be captured as one graph, or needs no gradient.
+    """
+    return compare(fn, args, kwargs, hardware=hardware, codegen=codegen, points=points)
+
+
+def compare(
+    fn: Callable[..., Any],
+    args: Sequence[Any],
+    kwargs: Mapping[str, Any] | None,
+    *,
+    hardware: str,
+    codegen: str,
+    points: int | None,
+    policies: Sequence[str] = (),
+) -> Frontier:
+    """`frontier`, with the plans of other policies beside it."""
+    whole = isinstance(points, int) and not isinstance(points, bool)
+    if points is not None and (not whole or points < 2):
+        raise OptionError(f"points={points!r} must be a whole number of at least 2, or None")
+    codegen = check_codegen(codegen)
+    requests = [make_request(None, p, "auto", hardware, "error") for p in (None, *policies)]
+    captured = capture(fn, args, kwargs, codegen)
+    joints = [copy_graph(captured.joint) for _ in policies]
+    count = captured.num_fwd_outputs
+    made = plan_frontier(captured.joint, count, requests[0], codegen, points or _POINTS)
+    others = (
+        plan_graph(joint, count, request, codegen)[1].plan
+        for joint, request in zip(joints, requests[1:], strict=True)
+    )
+    return Frontier(tuple(made), tuple(others))
+
+
+_POINTS = 24
