@@ -16,6 +16,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import lru_cache
 
 import numpy as np
 
@@ -68,6 +69,7 @@ def fastest_within(table: SegmentTable, bound: int) -> frozenset[int] | None:
     return None if best is None else best[1]
 
 
+@lru_cache(maxsize=4)
 def smallest_peak(table: SegmentTable) -> tuple[int, frozenset[int]]:
     """The smallest bound that some choice of segments and options meets, and what it keeps."""
 

@@ -23,13 +23,13 @@ largest one whose plan *evaluates* to a peak within the budget.
 
 from __future__ import annotations
 
-from dataclasses import replace
+from functools import lru_cache
 
 from gcpass._evaluate import Evaluation, Evaluator
 from gcpass._solvers._bound import lower_bound
 from gcpass._solvers._cut import CutNetwork
 from gcpass._solvers._dynamic import fastest_within, smallest_peak
-from gcpass._solvers._local import Neighbourhood
+from gcpass._solvers._local import Found, Neighbourhood
 from gcpass._solvers._polish import polish
 from gcpass._solvers._solution import Solution, Status
 from gcpass._solvers._table import table_of
@@ -40,40 +40,50 @@ _LARGE = 10_000  # ops from which a sweep searches less
 _HOPE = 0.85  # below this part of the modelled floor no search is worth its time
 
 
-def solve(
-    evaluator: Evaluator, budget_bytes: int | None, *, rounds: int = _ROUNDS, polished: bool = True
-) -> Solution:
+def solve(evaluator: Evaluator, budget_bytes: int | None) -> Solution:
     """The least recomputation found whose evaluated peak is within the budget.
 
     Args:
         evaluator: of the problem.
         budget_bytes: the bound on the peak, or None for none.
-        rounds: dynamic programs run in search of the bound that uses the budget up.
-        polished: whether what they leave of it is spent.
 
     Returns:
-        The plan; if none within the budget is found, the one with the smallest peak.
+        The plan, with a certificate; if none within the budget is found, the one with the smallest
+        peak.
     """
-    problem = evaluator.problem
-    whole = CutNetwork(problem, problem.forward_range, ())
-    best = whole.fastest().kept
-    evaluation = evaluator.evaluate(best)
-    if budget_bytes is None or evaluation.peak_nbytes <= budget_bytes:
-        return Solution(Status.FEASIBLE, best, evaluation)
+    kept, evaluation = _find(evaluator, budget_bytes, _ROUNDS, polished=True)
+    if budget_bytes is None:
+        return Solution(Status.FEASIBLE, kept, evaluation)
+    if evaluation.peak_nbytes > budget_bytes:
+        return Solution(Status.INFEASIBLE, kept, evaluation)
+    bound = lower_bound(evaluator, budget_bytes) if evaluation.recompute_picoseconds else 0
+    return Solution(Status.FEASIBLE, kept, evaluation, bound or 0)
+
+
+def _find(evaluator: Evaluator, budget: int | None, rounds: int, *, polished: bool) -> Found:
+    """The best plan found for a budget: with ``rounds`` dynamic programs, and what they leave of
+    the budget spent if ``polished``."""
+    whole, kept, evaluation = _unconstrained(evaluator)
+    if budget is None or evaluation.peak_nbytes <= budget:
+        return kept, evaluation
     floor, _ = smallest_peak(table_of(evaluator))
-    hopeful = budget_bytes >= _HOPE * floor
-    found = _search(evaluator, budget_bytes, rounds) if hopeful else None
+    found = _search(evaluator, budget, rounds) if budget >= _HOPE * floor else None
     kept, evaluation = found or _smallest(evaluator)
     nearby = Neighbourhood(evaluator)
     if nearby.moves:
         starts = (kept, *(corner.kept for corner in whole.hull(_CORNERS)))
-        kept, evaluation = nearby.search(dict.fromkeys(starts), budget_bytes)
-    if evaluation.peak_nbytes > budget_bytes:
-        return Solution(Status.INFEASIBLE, kept, evaluation)
-    if polished:
-        kept, evaluation = polish(evaluator, kept, evaluation, budget_bytes)
-    bound = lower_bound(evaluator, budget_bytes) or 0
-    return Solution(Status.FEASIBLE, kept, evaluation, bound)
+        kept, evaluation = nearby.search(dict.fromkeys(starts), budget)
+    if polished and evaluation.peak_nbytes <= budget:
+        kept, evaluation = polish(evaluator, kept, evaluation, budget)
+    return kept, evaluation
+
+
+@lru_cache(maxsize=4)
+def _unconstrained(evaluator: Evaluator) -> tuple[CutNetwork, frozenset[int], Evaluation]:
+    """The network of the whole forward, and its fastest plan."""
+    network = CutNetwork(evaluator.problem, evaluator.problem.forward_range, ())
+    kept = network.fastest().kept
+    return network, kept, evaluator.evaluate(kept)
 
 
 def sweep(evaluator: Evaluator, count: int) -> list[Solution]:
@@ -81,30 +91,27 @@ def sweep(evaluator: Evaluator, count: int) -> list[Solution]:
 
     Peaks are spread evenly between the two ends. Large problems are searched less at each.
     """
-    ends = [solve(evaluator, None), solve(evaluator, 1)]
-    high, low = (end.evaluation.peak_nbytes for end in ends)
+    ends = [_find(evaluator, budget, _ROUNDS, polished=True) for budget in (None, 1)]
+    high, low = (evaluation.peak_nbytes for _, evaluation in ends)
     large = len(evaluator.problem.ops) > _LARGE
     found = list(ends)
     for i in range(1, count - 1):
         budget = high - (high - low) * i // (count - 1)
-        rounds = 2 if large else _ROUNDS
-        found.append(solve(evaluator, budget, rounds=rounds, polished=not large))
-    found.sort(key=lambda s: (s.evaluation.peak_nbytes, s.evaluation.recompute_picoseconds))
+        found.append(_find(evaluator, budget, 2 if large else _ROUNDS, polished=not large))
+    found.sort(key=lambda f: (f[1].peak_nbytes, f[1].recompute_picoseconds))
     useful: list[Solution] = []
-    for solution in found:
-        time = solution.evaluation.recompute_picoseconds
+    for kept, evaluation in found:
+        time = evaluation.recompute_picoseconds
         if not useful or time < useful[-1].evaluation.recompute_picoseconds:
-            bound = lower_bound(evaluator, solution.evaluation.peak_nbytes) or 0
-            useful.append(replace(solution, status=Status.FEASIBLE, bound_picoseconds=bound))
+            bound = lower_bound(evaluator, evaluation.peak_nbytes) or 0
+            useful.append(Solution(Status.FEASIBLE, kept, evaluation, bound))
     return useful[::-1]
 
 
-def _search(
-    evaluator: Evaluator, budget: int, rounds: int
-) -> tuple[frozenset[int], Evaluation] | None:
+def _search(evaluator: Evaluator, budget: int, rounds: int) -> Found | None:
     """The best evaluated plan within the budget, over bounds handed to the dynamic program."""
     table = table_of(evaluator)
-    best: tuple[frozenset[int], Evaluation] | None = None
+    best: Found | None = None
     low, high = 0, None
     bound = budget
     for _ in range(rounds):
@@ -135,7 +142,7 @@ def _better(a: Evaluation, b: Evaluation) -> bool:
     return (a.recompute_picoseconds, a.peak_nbytes) < (b.recompute_picoseconds, b.peak_nbytes)
 
 
-def _smallest(evaluator: Evaluator) -> tuple[frozenset[int], Evaluation]:
+def _smallest(evaluator: Evaluator) -> Found:
     """The smallest evaluated peak found, and the least time at that peak."""
     problem = evaluator.problem
     table = table_of(evaluator)
