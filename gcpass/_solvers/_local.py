@@ -11,11 +11,10 @@ from itertools import combinations
 from math import comb
 
 from gcpass._evaluate import Evaluation, Evaluator
+from gcpass._solvers._corners import Found
 
-_OPS = 150_000  # evaluated ops spent on one start
-_ROUNDS = 4  # in which every move is tried, for that
-
-Found = tuple[frozenset[int], Evaluation]
+_OPS = 150_000  # evaluated ops spent on a search
+_ROUNDS = 2  # in which every move is tried, for that
 
 
 class Neighbourhood:
@@ -28,38 +27,42 @@ class Neighbourhood:
     def __init__(self, evaluator: Evaluator) -> None:
         problem = evaluator.problem
         self._evaluator = evaluator
-        self._trials = _OPS // len(problem.ops)
+        self._trials = self._left = _OPS // len(problem.ops)
         values = [op for op in problem.kept_storage if problem.wanted[op]]
         self.moves: list[frozenset[int]] = []
         for size in (1, 2, 3):
             if len(self.moves) + comb(len(values), size) <= self._trials // _ROUNDS:
                 self.moves += map(frozenset, combinations(values, size))
 
-    def search(self, starts: Iterable[frozenset[int]], budget: int) -> Found:
+    def search(self, starts: Iterable[Found], budget: int) -> Found:
         """The best plan found from some: within the budget, then fast, then small.
 
         Args:
-            starts: at least one valid plan.
+            starts: valid plans, at least one; the best is tried first.
             budget: bytes.
         """
-        return min((self._climb(s, budget) for s in starts), key=lambda f: _badness(f[1], budget))
+        ordered = sorted(starts, key=lambda found: badness(found[1], budget))
+        best, self._left = ordered[0], self._trials if self.moves else 0
+        for start in ordered:
+            best = min(best, self._climb(*start, budget), key=lambda f: badness(f[1], budget))
+        return best
 
-    def _climb(self, kept: frozenset[int], budget: int) -> Found:
+    def _climb(self, kept: frozenset[int], evaluation: Evaluation, budget: int) -> Found:
         """Take every move that is for the better until a whole round finds none."""
-        evaluate = self._evaluator.evaluate
-        evaluation, idle = evaluate(kept), 0
-        for trial in range(self._trials if self.moves else 0):
-            changed = kept ^ self.moves[trial % len(self.moves)]
-            idle += 1
-            if not self._evaluator.violations(changed):
-                result = evaluate(changed)
-                if _badness(result, budget) < _badness(evaluation, budget):
-                    kept, evaluation, idle = changed, result, 0
-            if idle == len(self.moves):
-                break
+        evaluator, idle, turn = self._evaluator, 0, 0
+        while self._left > 0 and idle < len(self.moves):
+            changed = kept ^ self.moves[turn % len(self.moves)]
+            idle, turn = idle + 1, turn + 1
+            if evaluator.violations(changed):
+                continue
+            self._left -= 1
+            result = evaluator.evaluate(changed)
+            if badness(result, budget) < badness(evaluation, budget):
+                kept, evaluation, idle = changed, result, 0
         return kept, evaluation
 
 
-def _badness(evaluation: Evaluation, budget: int) -> tuple[int, int, int]:
+def badness(evaluation: Evaluation, budget: int) -> tuple[int, int, int]:
+    """What makes one plan worse than another: excess over the budget, then time, then bytes."""
     excess = max(evaluation.peak_nbytes - budget, 0)
     return excess, evaluation.recompute_picoseconds, evaluation.peak_nbytes

@@ -23,19 +23,16 @@ largest one whose plan *evaluates* to a peak within the budget.
 
 from __future__ import annotations
 
-from functools import lru_cache
-
 from gcpass._evaluate import Evaluation, Evaluator
 from gcpass._solvers._bound import lower_bound
-from gcpass._solvers._cut import CutNetwork
+from gcpass._solvers._corners import Found, between_corners, corners, unconstrained
 from gcpass._solvers._dynamic import fastest_within, smallest_peak
-from gcpass._solvers._local import Found, Neighbourhood
+from gcpass._solvers._local import Neighbourhood
 from gcpass._solvers._polish import polish
 from gcpass._solvers._solution import Solution, Status
 from gcpass._solvers._table import table_of
 
 _ROUNDS = 7  # searches for the bound that uses the budget up
-_CORNERS = 6  # of the hull of the whole forward, from which small problems are searched
 _LARGE = 10_000  # ops from which a sweep searches less
 _HOPE = 0.85  # below this part of the modelled floor no search is worth its time
 
@@ -63,27 +60,18 @@ def solve(evaluator: Evaluator, budget_bytes: int | None) -> Solution:
 def _find(evaluator: Evaluator, budget: int | None, rounds: int, *, polished: bool) -> Found:
     """The best plan found for a budget: with ``rounds`` dynamic programs, and what they leave of
     the budget spent if ``polished``."""
-    whole, kept, evaluation = _unconstrained(evaluator)
-    if budget is None or evaluation.peak_nbytes <= budget:
-        return kept, evaluation
+    fastest = unconstrained(evaluator)
+    if budget is None or fastest[1].peak_nbytes <= budget:
+        return fastest
     floor, _ = smallest_peak(table_of(evaluator))
     found = _search(evaluator, budget, rounds) if budget >= _HOPE * floor else None
-    kept, evaluation = found or _smallest(evaluator)
-    nearby = Neighbourhood(evaluator)
-    if nearby.moves:
-        starts = (kept, *(corner.kept for corner in whole.hull(_CORNERS)))
-        kept, evaluation = nearby.search(dict.fromkeys(starts), budget)
+    starts = [found or _smallest(evaluator)]
+    if polished:
+        starts += between_corners(evaluator, budget)
+    kept, evaluation = Neighbourhood(evaluator).search(starts, budget)
     if polished and evaluation.peak_nbytes <= budget:
         kept, evaluation = polish(evaluator, kept, evaluation, budget)
     return kept, evaluation
-
-
-@lru_cache(maxsize=4)
-def _unconstrained(evaluator: Evaluator) -> tuple[CutNetwork, frozenset[int], Evaluation]:
-    """The network of the whole forward, and its fastest plan."""
-    network = CutNetwork(evaluator.problem, evaluator.problem.forward_range, ())
-    kept = network.fastest().kept
-    return network, kept, evaluator.evaluate(kept)
 
 
 def sweep(evaluator: Evaluator, count: int) -> list[Solution]:
@@ -144,17 +132,15 @@ def _better(a: Evaluation, b: Evaluation) -> bool:
 
 def _smallest(evaluator: Evaluator) -> Found:
     """The smallest evaluated peak found, and the least time at that peak."""
-    problem = evaluator.problem
     table = table_of(evaluator)
-    everything = CutNetwork(problem, problem.forward_range, ()).smallest().kept
-    candidates = [everything]
     bound, kept = smallest_peak(table)
-    candidates.append(kept)
+    candidates = [kept]
     for factor in (1.0, 0.97, 0.94, 0.9):
         tight = fastest_within(table, int(bound * factor))
         if tight is not None:
             candidates.append(tight)
     evaluated = [(kept, evaluator.evaluate(kept)) for kept in candidates]
+    evaluated += corners(evaluator)
     floor = min(e.peak_nbytes for _, e in evaluated)
     kept, evaluation = min(
         (c for c in evaluated if c[1].peak_nbytes == floor),

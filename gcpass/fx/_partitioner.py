@@ -75,7 +75,7 @@ class Partitioner(_compat.CustomPartitionerFn):
         num_fwd_outputs = kwargs["num_fwd_outputs"]
         static = kwargs.get("static_lifetime_input_indices")
         if self._chooses() and codegen == "inductor" and request.budget != NO_BUDGET:
-            analysis = _analyze(gm, num_fwd_outputs, request, codegen)
+            analysis = analyze_graph(gm, num_fwd_outputs, request, codegen)
             evaluator = Evaluator(analysis.problem)
             checked = plan_checked(analysis, evaluator, request, VERSIONS, static)
             self._on_plan(checked.planned.plan)
@@ -125,13 +125,13 @@ def plan_graph(
         InfeasibleBudget: no plan fits, and the request says to raise.
     """
     stock_source = copy_graph(joint) if request.policy and request.policy.choose is None else None
-    analysis = _analyze(joint, num_fwd_outputs, request, codegen)
+    analysis = analyze_graph(joint, num_fwd_outputs, request, codegen)
     evaluator = Evaluator(analysis.problem)
     if stored is not None:
         return analysis, replay(evaluator, stored)
     stocks = None
     if stock_source is not None and request.policy is not None:
-        stocks = _run_stock(stock_source, analysis, request.policy.torch_budget or 0.0)
+        stocks = run_stock(stock_source, analysis, request.policy.torch_budget or 0.0)
     return analysis, make_plan(evaluator, request, stock=stocks, versions=VERSIONS)
 
 
@@ -143,13 +143,18 @@ def plan_frontier(
     Raises:
         UnsupportedGraph: the graph cannot be planned.
     """
-    analysis = _analyze(joint, num_fwd_outputs, request, codegen)
+    analysis = analyze_graph(joint, num_fwd_outputs, request, codegen)
     return make_frontier(Evaluator(analysis.problem), request, count, VERSIONS)
 
 
-def _analyze(
+def analyze_graph(
     joint: fx.GraphModule, num_fwd_outputs: int, request: Request, codegen: str
 ) -> Analysis:
+    """Analyze a joint graph.
+
+    Raises:
+        UnsupportedGraph: there is nothing in it to plan.
+    """
     analysis = analyze(joint, num_fwd_outputs, find_hardware(request.hardware), codegen)
     if not any(op.phase is Phase.BACKWARD for op in analysis.problem.ops):
         raise UnsupportedGraph("its backward does not depend on the forward's gradients")
@@ -164,7 +169,7 @@ def stock(
         return _compat.stock_partition(joint, joint_inputs, **kwargs)
 
 
-def _run_stock(joint: fx.GraphModule, analysis: Analysis, budget: float) -> StockPartition:
+def run_stock(joint: fx.GraphModule, analysis: Analysis, budget: float) -> StockPartition:
     """torch's own partition, in the terms of the problem."""
     _, backward = stock(joint, (), budget, num_fwd_outputs=analysis.num_fwd_outputs)
     index = analysis.index_of()

@@ -1,0 +1,70 @@
+"""Plans that one cut of the whole forward gives, and plans between two of them.
+
+The corners of the lower hull of (bytes kept, time) are the best plans at their bytes; they say
+nothing of the peak, but at high budgets little else decides. Between two corners the layers of a
+deep model flip all at once. Taking the smaller corner's choice for what comes before some position,
+and the faster one's for what comes after, flips them one by one: early layers are recomputed first,
+for their backward comes last, when little else is alive.
+"""
+
+from __future__ import annotations
+
+from functools import lru_cache
+from itertools import pairwise
+
+from gcpass._evaluate import Evaluation, Evaluator
+from gcpass._solvers._cut import CutNetwork
+
+_CORNERS, _OPS = 12, 30_000  # corners at most, and ops cut for them
+_EVALUATED = 100_000  # ops evaluated between two corners
+
+Found = tuple[frozenset[int], Evaluation]
+
+
+@lru_cache(maxsize=4)
+def _network(evaluator: Evaluator) -> CutNetwork:
+    return CutNetwork(evaluator.problem, evaluator.problem.forward_range, ())
+
+
+@lru_cache(maxsize=4)
+def unconstrained(evaluator: Evaluator) -> Found:
+    """The fastest plan; of those, the one that keeps the fewest bytes."""
+    kept = _network(evaluator).fastest().kept
+    return kept, evaluator.evaluate(kept)
+
+
+@lru_cache(maxsize=4)
+def corners(evaluator: Evaluator) -> list[Found]:
+    """Corners of the hull, fastest first."""
+    count = min(_CORNERS, _OPS // max(len(evaluator.problem.forward_range), 1))
+    found = _network(evaluator).hull(max(count, 2))
+    return [(choice.kept, evaluator.evaluate(choice.kept)) for choice in found]
+
+
+def between_corners(evaluator: Evaluator, budget: int) -> list[Found]:
+    """The corners, and for each two neighbours the plan between them that just fits."""
+    found = list(corners(evaluator))
+    for fast, small in pairwise(corners(evaluator)):
+        if small[1].peak_nbytes <= budget < fast[1].peak_nbytes:
+            found += _between(evaluator, fast[0], small[0], budget)
+    return found
+
+
+def _between(
+    evaluator: Evaluator, fast: frozenset[int], small: frozenset[int], budget: int
+) -> list[Found]:
+    """Bisect the position up to which ``small`` decides: as early as the budget allows."""
+    forward, found = evaluator.problem.forward_range, []
+    low, high = forward.start, forward.stop  # at ``low`` it does not fit, at ``high`` it does
+    for _ in range(_EVALUATED // len(evaluator.problem.ops)):
+        if high - low <= 1:
+            break
+        middle = (low + high) // 2
+        kept = frozenset(k for k in small if k < middle) | {k for k in fast if k >= middle}
+        evaluation = evaluator.evaluate(kept)
+        if evaluation.peak_nbytes <= budget and not evaluator.violations(kept):
+            found.append((kept, evaluation))
+            high = middle
+        else:
+            low = middle
+    return found
