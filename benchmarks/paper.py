@@ -69,7 +69,7 @@ def compare(name: str, size: str, sweep: bool) -> dict[str, Any]:
         return {
             "peak_bytes": made.predicted_peak_bytes,
             "recompute_ratio": made.recompute_ratio,
-            "bound_ratio": made.lower_bound_seconds / made.forward_seconds,
+            "bound_ratio": made.lower_bound_ratio,
             "notes": made.notes,
         }
 

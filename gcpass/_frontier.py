@@ -60,8 +60,7 @@ class Frontier:
         """A table: peak, recomputation, and the least that is proven to be needed at that peak."""
         lines = [f"{'policy':<12} {'peak':>12} {'recompute':>10} {'at least':>9}"]
         for plan in (*self.points, *self.others):
-            least = plan.lower_bound_seconds / plan.forward_seconds if plan.forward_seconds else 0.0
-            proven = f"{least:>9.1%}" if plan.policy == "optimal" else ""
+            proven = f"{plan.lower_bound_ratio:>9.1%}" if plan.policy == "optimal" else ""
             lines.append(
                 f"{plan.policy:<12} {format_bytes(plan.predicted_peak_bytes):>12} "
                 f"{plan.recompute_ratio:>10.1%} {proven}".rstrip()

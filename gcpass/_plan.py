@@ -86,11 +86,14 @@ class Plan:
         return self.recompute_seconds / self.forward_seconds if self.forward_seconds else 0.0
 
     @property
+    def lower_bound_ratio(self) -> float:
+        """The lower bound as a fraction of the forward's time."""
+        return self.lower_bound_seconds / self.forward_seconds if self.forward_seconds else 0.0
+
+    @property
     def gap(self) -> float:
         """How far the plan may be from the best one: (recompute - bound) / forward."""
-        if not self.forward_seconds:
-            return 0.0
-        return (self.recompute_seconds - self.lower_bound_seconds) / self.forward_seconds
+        return self.recompute_ratio - self.lower_bound_ratio
 
     def rows(self) -> list[Row]:
         """One row for each value that the backward wants, in forward order."""
@@ -159,8 +162,8 @@ def _summary_lines(plan: Plan) -> list[str]:
         f"({format_seconds(plan.recompute_seconds)} of {format_seconds(plan.forward_seconds)})"
     )
     if plan.lower_bound_seconds:
-        least = plan.lower_bound_seconds / plan.forward_seconds
-        lines.append(f"                 no plan within the budget recomputes less than {least:.1%}")
+        least = f"{plan.lower_bound_ratio:.1%}"
+        lines.append(f"                 no plan within the budget recomputes less than {least}")
     for decision in ("kept", "recomputed"):
         rows = [r for r in fold(plan.rows()) if r.decision == decision]
         if rows:

@@ -32,12 +32,8 @@ def draw_frontier(frontier: Frontier, path: Path, title: str = "") -> None:
     peaks = [plan.predicted_peak_bytes / unit for plan in frontier.points]
     ratios = [100 * plan.recompute_ratio for plan in frontier.points]
     axes.plot(ratios, peaks, "o-", ms=3, label="gcpass")
-    proven = [
-        (100 * plan.lower_bound_seconds / plan.forward_seconds, plan.predicted_peak_bytes / unit)
-        for plan in frontier.points
-        if plan.forward_seconds
-    ]
-    axes.plot(*zip(*proven, strict=True), ":", color="0.5", label="proven lower bound")
+    proven = [100 * plan.lower_bound_ratio for plan in frontier.points]
+    axes.plot(proven, peaks, ":", color="0.5", label="proven lower bound")
     for plan in frontier.others:
         at = 100 * plan.recompute_ratio, plan.predicted_peak_bytes / unit
         axes.plot(*at, "s", color="tab:orange", ms=4)

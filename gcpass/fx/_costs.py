@@ -158,7 +158,8 @@ def workspace_nbytes(
 
     Measured on ATen's CPU kernels in fp32: oneDNN convolutions reorder their operands into blocked
     copies, of which channels-last images need none and only the weight's remain; batch norm's
-    backward makes a contiguous one. Other devices: taken as zero.
+    backward makes a contiguous one; attention has scores of one tile for each thread. Other
+    devices: taken as zero.
     """
     tensors = [a for a in arguments if isinstance(a, torch.Tensor)]
     if not tensors or tensors[0].device.type != "cpu":
@@ -177,9 +178,26 @@ def workspace_nbytes(
             return 2 * _elements_nbytes(weight)
         nbytes = _blocked_nbytes(grad) + _elements_nbytes(weight)
         return nbytes + (_blocked_nbytes(data) if arguments[-1][0] else 0)
+    if packet == _CPU_ATTENTION:
+        return _attention_nbytes(*tensors[:2], is_backward=False)
+    if packet == _CPU_ATTENTION + "_backward":
+        return _attention_nbytes(*tensors[1:3], is_backward=True)
     if packet == "aten.native_batch_norm_backward":
         return _elements_nbytes(tensors[1])
     return 0
+
+
+def _attention_nbytes(query: torch.Tensor, key: torch.Tensor, *, is_backward: bool) -> int:
+    """Tiles of scores of ATen's CPU attention (sizes: FlashAttentionKernel.cpp), in fp32 and, if
+    the operands are of a lower precision, in that; the forward also has rows of its output."""
+    _, _, length, width = _shape(query)
+    rows = min(256 if length >= 768 else 64 if length >= 192 else 32, length)
+    columns = min(512, _shape(key)[2])
+    itemsize = 4 if query.dtype == torch.float32 else 4 + query.dtype.itemsize
+    threads = torch.get_num_threads()
+    if is_backward:
+        return threads * 2 * rows * columns * itemsize + 4 * rows
+    return threads * rows * (columns * itemsize + 4 * (2 + width))
 
 
 def _blocked_nbytes(image: torch.Tensor) -> int:

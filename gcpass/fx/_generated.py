@@ -180,9 +180,11 @@ class _Follower:
 
     def _weigh(self, name: str, value: ast.expr, results: Storages) -> None:
         """Count what a library call needs while it runs: its workspace, and its dense copies."""
+        if not isinstance(value, ast.Call) or "empty_strided" in ast.unparse(value.func):
+            return
         nodes = self._buffers.get(name, _UNKNOWN).nodes
         needed = max((self._workspaces.get(node, 0) for node in nodes), default=0)
-        if isinstance(value, ast.Call) and "convolution" in ast.unparse(value.func):
+        if "convolution" in ast.unparse(value.func):
             needed += sum(map(self._copy_nbytes, value.args))
         if needed:
             returned = sum(s.nbytes for s in results if not self._references[s])

@@ -227,11 +227,11 @@ def _nbytes(node: fx.Node) -> int:
 
 
 def _workspaces(module: fx.GraphModule, code: Generated) -> dict[str, int]:
-    """Bytes that each convolution needs while it runs."""
+    """Bytes that each library call needs while it runs."""
     return {
         node.name: workspace_nbytes(
             node, map_arg(node.args, _meta.value), _meta.value(node), code.converts_layouts
         )
         for node in module.graph.nodes
-        if node.op == "call_function" and "convolution" in str(node.target)
+        if node.op == "call_function"
     }
