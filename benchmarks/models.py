@@ -131,6 +131,12 @@ def _llama(
     return fn, (torch.randint(vocab, (batch, seq)),)
 
 
+def llama(layers: int) -> Built:
+    """A narrow Llama of any depth whose peak is made of activations: for timing the planner."""
+    fn, args = _llama(layers, 512, 1376, 4, 32000, 4, 2048, False)
+    return fn.bfloat16(), args
+
+
 def _t5(
     layers: int,
     hidden: int,

@@ -5,13 +5,15 @@ from __future__ import annotations
 import itertools
 from fractions import Fraction
 
+import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from random_problems import build_problem, problems
 
+from gcpass._errors import UnsupportedGraph
 from gcpass._evaluate import Evaluator
 from gcpass._problem import Constraint, Op, Phase, Problem, Rule
-from gcpass._solvers import Status, find_solver
+from gcpass._solvers import Status, _flow, find_solver
 from gcpass._solvers._bound import lower_bound
 from gcpass._solvers._boundaries import find_boundaries
 from gcpass._solvers._cut import CutNetwork
@@ -139,3 +141,21 @@ def test_the_lower_bound_of_a_chain_is_its_optimum() -> None:
     assert best[0] > 0
     assert [lower_bound(evaluator, b) for b in peaks] == best
     assert lower_bound(evaluator, 1) is None  # no plan at all: proven, not just not found
+
+
+@given(problems(most=9), st.fractions(0, 5, max_denominator=7))
+@settings(max_examples=60, deadline=None)
+def test_both_flow_engines_find_the_same_cut(problem: Problem, price: Fraction) -> None:
+    pytest.importorskip("ortools")
+    network = CutNetwork(problem, problem.forward_range, ())
+    capacities, unbounded = network.edges(price)
+    assert _flow.by_ortools(capacities, unbounded) == _flow.by_networkx(capacities, unbounded)
+
+
+@pytest.mark.parametrize("engine", ["by_networkx", "by_ortools"])
+def test_a_path_that_may_not_be_cut_is_told(engine: str) -> None:
+    if engine == "by_ortools":
+        pytest.importorskip("ortools")
+    unbounded = [(_flow.SOURCE, "v"), ("v", _flow.SINK)]
+    with pytest.raises(UnsupportedGraph, match="leave no plan"):
+        getattr(_flow, engine)({(_flow.SOURCE, "u"): 3}, unbounded)

@@ -35,7 +35,7 @@ from gcpass._evaluate import Evaluator
 from gcpass._solvers._cut import Choice, CutNetwork
 
 _CUTS = 8  # for one budget at one moment
-_MOMENTS, _OPS = 6, 15_000  # moments tried, and ops cut in all of them
+_MOMENTS, _OPS = 6, 12_000  # moments tried, and ops cut in all of them
 
 
 def lower_bound(evaluator: Evaluator, budget_bytes: int) -> int | None:
@@ -62,7 +62,7 @@ def _moments(evaluator: Evaluator) -> list[_Moment]:
     """Steps at which (2) promises to be large: the first, and the fullest all along."""
     relaxation, total = _Relaxation(evaluator), len(evaluator.backward.steps)
     count = _OPS // max(len(evaluator.problem.forward_range), 1)
-    count = max(min(_MOMENTS, count), 2)
+    count = max(min(_MOMENTS, count), 1)
     early = range(max(total // 50, 1))
     parts = [range(i * total // count, (i + 1) * total // count) for i in range(count)]
     found = [0, *(max(part, key=relaxation.constant) for part in (early, *parts) if part)]

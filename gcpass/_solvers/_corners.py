@@ -15,7 +15,7 @@ from itertools import pairwise
 from gcpass._evaluate import Evaluation, Evaluator
 from gcpass._solvers._cut import CutNetwork
 
-_CORNERS, _OPS = 12, 30_000  # corners at most, and ops cut for them
+_CORNERS, _OPS = 12, 20_000  # corners at most, and ops cut for them
 _EVALUATED = 100_000  # ops evaluated between two corners
 
 Found = tuple[frozenset[int], Evaluation]
@@ -35,9 +35,11 @@ def unconstrained(evaluator: Evaluator) -> Found:
 
 @lru_cache(maxsize=4)
 def corners(evaluator: Evaluator) -> list[Found]:
-    """Corners of the hull, fastest first."""
+    """Corners of the hull, fastest first; of a large problem, only the first."""
     count = min(_CORNERS, _OPS // max(len(evaluator.problem.forward_range), 1))
-    found = _network(evaluator).hull(max(count, 2))
+    if count < 3:
+        return [unconstrained(evaluator)]
+    found = _network(evaluator).hull(count)
     return [(choice.kept, evaluator.evaluate(choice.kept)) for choice in found]
 
 

@@ -20,6 +20,7 @@ storage is) and cost nothing to recompute, so they are contracted before the flo
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Collection
 from dataclasses import dataclass
 from fractions import Fraction
@@ -137,6 +138,20 @@ class CutNetwork:
         Raises:
             UnsupportedGraph: the rules of the problem leave no choice.
         """
+        there = sink_side(*self.edges(price))
+        kept = [v for v in self._keepable if ("out", v) in there and v not in there]
+        time = sum(t for v, t in self._time.items() if t is not None and v in there)
+        time += sum(self._keep_time[v] for v in kept)
+        return Choice(frozenset(kept), sum(self._nbytes[v] for v in kept), time)
+
+    def edges(
+        self, price: Fraction
+    ) -> tuple[dict[tuple[object, object], int], list[tuple[object, object]]]:
+        """The edges that may be cut, with their capacities, and those that may not.
+
+        Bytes and time are scaled to whole numbers, by the price's denominator and what they have in
+        common.
+        """
         scale_time, scale_bytes = price.denominator, price.numerator
         capacities: dict[tuple[object, object], int] = {}
         unbounded: list[tuple[object, object]] = []
@@ -151,11 +166,10 @@ class CutNetwork:
         for v, reads in self._reads.items():
             unbounded += [(self._out(u), v) for u in reads]
         unbounded += [(self._out(v), SINK) for v in self._targets]
-        there = sink_side(capacities, unbounded)
-        kept = [v for v in self._keepable if ("out", v) in there and v not in there]
-        time = sum(t for v, t in self._time.items() if t is not None and v in there)
-        time += sum(self._keep_time[v] for v in kept)
-        return Choice(frozenset(kept), sum(self._nbytes[v] for v in kept), time)
+        common = math.gcd(*capacities.values())
+        if common > 1:
+            capacities = {edge: c // common for edge, c in capacities.items()}
+        return capacities, unbounded
 
     def _out(self, v: int) -> object:
         """The out-vertex of a value; one that cannot be kept has a single vertex."""
