@@ -16,7 +16,9 @@ FORMAT_VERSION = 1
 
 @dataclass(frozen=True)
 class Peak:
-    """What the predicted peak is made of; the parts add up to the plan's predicted peak.
+    """What the predicted peak is made of, by the planner's own count.
+
+    The parts add up to the plan's predicted peak, unless that was read from Inductor's code.
 
     Attributes:
         op: the op that runs at the peak.
