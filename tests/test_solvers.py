@@ -13,7 +13,7 @@ from random_problems import build_problem, problems
 from gcpass._errors import UnsupportedGraph
 from gcpass._evaluate import Evaluator
 from gcpass._problem import Constraint, Op, Phase, Problem, Rule
-from gcpass._solvers import Status, _flow, find_solver
+from gcpass._solvers import Status, _flow, _ilp, find_solver
 from gcpass._solvers._bound import lower_bound
 from gcpass._solvers._boundaries import find_boundaries
 from gcpass._solvers._cut import CutNetwork
@@ -159,3 +159,32 @@ def test_a_path_that_may_not_be_cut_is_told(engine: str) -> None:
     unbounded = [(_flow.SOURCE, "v"), ("v", _flow.SINK)]
     with pytest.raises(UnsupportedGraph, match="leave no plan"):
         getattr(_flow, engine)({(_flow.SOURCE, "u"): 3}, unbounded)
+
+
+@given(problems(most=6), st.floats(0.4, 1.0))
+@settings(max_examples=25, deadline=None)
+def test_the_integer_program_is_within_the_budget_and_the_usual_solver_no_worse(
+    problem: Problem, fraction: float
+) -> None:
+    pytest.importorskip("scipy")
+    evaluator = Evaluator(problem)
+    budget = int(fraction * find_solver("auto")(evaluator, None).evaluation.peak_nbytes)
+    plans = [evaluator.evaluate(kept) for kept in subsets(problem)]
+    best = min((p.recompute_picoseconds for p in plans if p.peak_nbytes <= budget), default=None)
+    kept = _ilp._Program(evaluator, budget).solve(seconds=20)
+    if kept is None:
+        return
+    assert best is not None
+    found = evaluator.evaluate(kept)
+    assert evaluator.violations(kept) == []
+    assert found.peak_nbytes <= budget
+    usual = find_solver("auto")(evaluator, budget).evaluation.recompute_picoseconds
+    assert best <= usual <= found.recompute_picoseconds
+
+
+def test_the_integer_program_finds_the_best_plan_of_a_chain() -> None:
+    pytest.importorskip("scipy")
+    problem = build_problem([[i] for i in range(6)], [10] * 6, [3] * 6)
+    evaluator = Evaluator(problem)
+    solution = find_solver("ilp")(evaluator, 52)
+    assert solution.evaluation.recompute_picoseconds == solution.bound_picoseconds == 3

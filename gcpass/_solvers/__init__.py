@@ -21,7 +21,9 @@ def find_solver(name: str) -> Solver:
     Raises:
         OptionError: there is none.
     """
-    solvers: dict[str, Solver] = {"auto": solve, "segments": solve}
+    from gcpass._solvers import _ilp
+
+    solvers: dict[str, Solver] = {"auto": solve, "segments": solve, "ilp": _ilp.solve}
     if name not in solvers:
         raise OptionError(f"solver={name!r} is not known; {did_you_mean(name, solvers)}")
     return solvers[name]
