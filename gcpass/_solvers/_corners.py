@@ -15,7 +15,8 @@ from itertools import pairwise
 from gcpass._evaluate import Evaluation, Evaluator
 from gcpass._solvers._cut import CutNetwork
 
-_CORNERS, _OPS = 12, 20_000  # corners at most, and ops cut for them
+_CORNERS, _OPS = 40, 20_000  # corners at most, and ops cut for them
+_STRIDES = (1, 3, 9)  # how far apart two corners are that a plan mixes
 _EVALUATED = 100_000  # ops evaluated between two corners
 
 Found = tuple[frozenset[int], Evaluation]
@@ -44,11 +45,12 @@ def corners(evaluator: Evaluator) -> list[Found]:
 
 
 def between_corners(evaluator: Evaluator, budget: int) -> list[Found]:
-    """The corners, and for each two neighbours the plan between them that just fits."""
+    """The corners, and for each two near each other the plans between them that just fit."""
     found = list(corners(evaluator))
-    for fast, small in pairwise(corners(evaluator)):
-        if small[1].peak_nbytes <= budget < fast[1].peak_nbytes:
-            found += _between(evaluator, fast[0], small[0], budget)
+    for stride in _STRIDES:
+        for fast, small in pairwise(corners(evaluator)[::stride]):
+            if small[1].peak_nbytes <= budget < fast[1].peak_nbytes:
+                found += _between(evaluator, fast[0], small[0], budget)
     return found
 
 

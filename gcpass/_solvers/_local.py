@@ -7,14 +7,15 @@ evaluations cost little, and a search in the neighbourhood of several plans find
 from __future__ import annotations
 
 from collections.abc import Iterable
-from itertools import combinations
+from itertools import combinations, zip_longest
 from math import comb
 
 from gcpass._evaluate import Evaluation, Evaluator
 from gcpass._solvers._corners import Found
 
-_OPS = 150_000  # evaluated ops spent on a search
+_OPS = 300_000  # evaluated ops spent on a search
 _ROUNDS = 2  # in which every move is tried, for that
+_STARTS = 2  # searched from, of those within the budget and of those over it
 
 
 class Neighbourhood:
@@ -38,13 +39,17 @@ class Neighbourhood:
         """The best plan found from some: within the budget, then fast, then small.
 
         Args:
-            starts: valid plans, at least one; the best is tried first.
+            starts: valid plans, at least one; the best that fit and that do not are tried first.
             budget: bytes.
         """
         ordered = sorted(starts, key=lambda found: badness(found[1], budget))
+        fitting = [found for found in ordered if found[1].peak_nbytes <= budget]
+        exceeding = [found for found in ordered if found[1].peak_nbytes > budget]
         best, self._left = ordered[0], self._trials if self.moves else 0
-        for start in ordered:
-            best = min(best, self._climb(*start, budget), key=lambda f: badness(f[1], budget))
+        for pair in zip_longest(fitting[:_STARTS], exceeding[:_STARTS]):
+            for start in filter(None, pair):
+                found = self._climb(*start, budget)
+                best = min(best, found, key=lambda f: badness(f[1], budget))
         return best
 
     def _climb(self, kept: frozenset[int], evaluation: Evaluation, budget: int) -> Found:
