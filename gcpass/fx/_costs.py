@@ -182,6 +182,8 @@ def workspace_nbytes(
         return _attention_nbytes(*tensors[:2], is_backward=False)
     if packet == _CPU_ATTENTION + "_backward":
         return _attention_nbytes(*tensors[1:3], is_backward=True)
+    if packet == "aten.native_dropout_backward":
+        return _elements_nbytes(tensors[0])  # the mask as numbers, then the unscaled product
     if packet == "aten.native_batch_norm_backward":
         return _elements_nbytes(tensors[1])
     return 0
