@@ -70,6 +70,7 @@ def make_plan(
     stock: StockPartition | None = None,
     versions: Mapping[str, str] | None = None,
     warn: bool = True,
+    certify: bool = True,
 ) -> Planned:
     """Plan one problem.
 
@@ -79,6 +80,7 @@ def make_plan(
         stock: what torch's own partitioner did, if the policy is torch's.
         versions: recorded in the plan.
         warn: warn where the smallest peak is used for want of a plan within the budget.
+        certify: give the optimiser's plan a lower bound.
 
     Returns:
         The plan and its evaluation.
@@ -105,7 +107,7 @@ def make_plan(
                 f"policy {request.policy.name} does not look at the budget, and exceeds it"
             )
     else:
-        solution = find_solver(request.solver)(evaluator, budget_bytes)
+        solution = find_solver(request.solver, certify=certify)(evaluator, budget_bytes)
         notes += _check_feasible(request, budget_bytes, solution, warn)
         return _planned(evaluator, request, budget_bytes, solution, notes, versions)
     solution = Solution(Status.FEASIBLE, kept, evaluation)

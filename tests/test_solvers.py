@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from random_problems import build_problem, problems
 
 from gcpass._errors import UnsupportedGraph
-from gcpass._evaluate import Evaluator
+from gcpass._evaluate import Evaluation, Evaluator
 from gcpass._problem import Constraint, Op, Phase, Problem, Rule
 from gcpass._solvers import Status, _flow, _ilp, find_solver
 from gcpass._solvers._bound import lower_bound
@@ -23,6 +23,16 @@ def subsets(problem: Problem):
     values = sorted(problem.kept_storage)
     for n in range(len(values) + 1):
         yield from map(frozenset, itertools.combinations(values, n))
+
+
+def every_plan(evaluator: Evaluator) -> list[Evaluation]:
+    return [evaluator.evaluate(kept) for kept in subsets(evaluator.problem)]
+
+
+def least_time(plans: list[Evaluation], budget: int) -> int | None:
+    """Of the plans within the budget; None if there are none."""
+    times = (p.recompute_picoseconds for p in plans if p.peak_nbytes <= budget)
+    return min(times, default=None)
 
 
 @given(problems(most=7), st.integers(0, 6))
@@ -74,9 +84,9 @@ def test_chains_of_identical_layers_get_the_best_plan() -> None:
     for length in (4, 6, 8):
         problem = build_problem([[i] for i in range(length)], [8] * length, [5] * length)
         evaluator = Evaluator(problem)
-        plans = [evaluator.evaluate(kept) for kept in subsets(problem)]
+        plans = every_plan(evaluator)
         for budget in sorted({p.peak_nbytes for p in plans}):
-            best = min(p.recompute_picoseconds for p in plans if p.peak_nbytes <= budget)
+            best = least_time(plans, budget)
             found = find_solver("auto")(evaluator, budget)
             assert found.status is Status.FEASIBLE
             assert found.evaluation.recompute_picoseconds == best
@@ -86,13 +96,13 @@ def test_chains_of_identical_layers_get_the_best_plan() -> None:
 @settings(max_examples=60, deadline=None)
 def test_small_problems_get_a_plan_close_to_the_best(problem: Problem, fraction: float) -> None:
     evaluator = Evaluator(problem)
-    plans = [evaluator.evaluate(kept) for kept in subsets(problem)]
+    plans = every_plan(evaluator)
     budget = max(int(fraction * max(p.peak_nbytes for p in plans)), 1)
-    times = [p.recompute_picoseconds for p in plans if p.peak_nbytes <= budget]
+    best = least_time(plans, budget)
     found = find_solver("auto")(evaluator, budget)
-    assert (found.status is Status.FEASIBLE) == bool(times)
-    if times:
-        gap = found.evaluation.recompute_picoseconds - min(times)
+    assert (found.status is Status.FEASIBLE) == (best is not None)
+    if best is not None:
+        gap = found.evaluation.recompute_picoseconds - best
         assert gap <= 0.1 * problem.forward_picoseconds
 
 
@@ -125,20 +135,20 @@ def test_boundaries_count_what_crosses_them() -> None:
 @settings(max_examples=100, deadline=None)
 def test_the_lower_bound_is_never_above_the_optimum(problem: Problem, fraction: float) -> None:
     evaluator = Evaluator(problem)
-    plans = [evaluator.evaluate(kept) for kept in subsets(problem)]
+    plans = every_plan(evaluator)
     budget = max(int(fraction * max(p.peak_nbytes for p in plans)), 1)
-    times = [p.recompute_picoseconds for p in plans if p.peak_nbytes <= budget]
+    best = least_time(plans, budget)
     bound = lower_bound(evaluator, budget)
-    assert (bound is not None and bound <= min(times)) if times else True
+    assert (bound is not None and bound <= best) if best is not None else True
 
 
 def test_the_lower_bound_of_a_chain_is_its_optimum() -> None:
     problem = build_problem([[i] for i in range(8)], [10] * 8, [3] * 8)
     evaluator = Evaluator(problem)
-    plans = [evaluator.evaluate(kept) for kept in subsets(problem)]
+    plans = every_plan(evaluator)
     peaks = sorted({p.peak_nbytes for p in plans})
-    best = [min(p.recompute_picoseconds for p in plans if p.peak_nbytes <= b) for b in peaks]
-    assert best[0] > 0
+    best = [least_time(plans, b) for b in peaks]
+    assert best[0] is not None and best[0] > 0
     assert [lower_bound(evaluator, b) for b in peaks] == best
     assert lower_bound(evaluator, 1) is None  # no plan at all: proven, not just not found
 
@@ -169,8 +179,7 @@ def test_the_integer_program_is_within_the_budget_and_the_usual_solver_no_worse(
     pytest.importorskip("scipy")
     evaluator = Evaluator(problem)
     budget = int(fraction * find_solver("auto")(evaluator, None).evaluation.peak_nbytes)
-    plans = [evaluator.evaluate(kept) for kept in subsets(problem)]
-    best = min((p.recompute_picoseconds for p in plans if p.peak_nbytes <= budget), default=None)
+    best = least_time(every_plan(evaluator), budget)
     kept = _ilp._Program(evaluator, budget).solve(seconds=20)
     if kept is None:
         return

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import importlib
 import importlib.util
 import sys
@@ -13,12 +14,13 @@ from typing import Any
 from gcpass._errors import OptionError, did_you_mean
 
 
-def load(target: str) -> tuple[Callable[..., Any], Sequence[Any]]:
+def load(target: str, *, fake: bool = False) -> tuple[Callable[..., Any], Sequence[Any]]:
     """The ``(fn, args)`` that ``MODULE:CALLABLE`` returns.
 
     Args:
         target: a dotted module, looked for from the working directory too, or the path of a
             ``.py`` file; a colon; and the name of a callable in it that takes no arguments.
+        fake: import and call it under `gcpass.fake_mode`.
 
     Returns:
         A callable and its arguments.
@@ -26,6 +28,13 @@ def load(target: str) -> tuple[Callable[..., Any], Sequence[Any]]:
     Raises:
         OptionError: there is no such module or callable, or it returns something else.
     """
+    import gcpass
+
+    with gcpass.fake_mode() if fake else contextlib.nullcontext():
+        return _load(target)
+
+
+def _load(target: str) -> tuple[Callable[..., Any], Sequence[Any]]:
     where, _, name = target.rpartition(":")
     if not where or not name:
         raise OptionError(f"{target!r} is not MODULE:CALLABLE, such as train.py:step")

@@ -2,36 +2,25 @@
 
 from __future__ import annotations
 
-import contextlib
 from pathlib import Path
 from typing import Annotated
 
 import typer
 
 from gcpass._cli._files import load, write_json
+from gcpass._cli._options import Codegen, Fake, Hardware, Target
 from gcpass._report._frontier import draw_frontier
 
 
 def frontier(
-    target: Annotated[
-        str,
-        typer.Argument(
-            metavar="MODULE:CALLABLE",
-            help="A module or a .py file, and the callable in it that returns (fn, args): "
-            "fn(*args) is a loss.",
-        ),
-    ],
+    target: Target,
     points: Annotated[int, typer.Option(help="How many plans, at most.")] = 24,
     against: Annotated[
         str, typer.Option(help="Policies to compare with, between commas; empty for none.")
     ] = "full,torch:1,torch:0.5,torch:0.1",
-    codegen: Annotated[
-        str, typer.Option(help="Whose memory is predicted: inductor or eager.")
-    ] = "inductor",
-    hardware: Annotated[str, typer.Option(help="The cost model.")] = "auto",
-    fake: Annotated[
-        bool, typer.Option("--fake", help="Build model and inputs without memory.")
-    ] = False,
+    codegen: Codegen = "inductor",
+    hardware: Hardware = "auto",
+    fake: Fake = False,
     json: Annotated[
         Path | None, typer.Option(metavar="FILE", help="Write the plans here, too.")
     ] = None,
@@ -41,20 +30,12 @@ def frontier(
     ] = None,
 ) -> None:
     """Plan a training step at every peak it can have."""
-    import gcpass
     from gcpass.fx._plan_call import compare
 
-    with gcpass.fake_mode() if fake else contextlib.nullcontext():
-        fn, args = load(target)
+    fn, args = load(target, fake=fake)
     policies = [p.strip() for p in against.split(",") if p.strip()]
     made = compare(
-        fn,
-        args,
-        None,
-        hardware=hardware,
-        codegen=codegen,
-        points=points,
-        policies=policies,
+        fn, args, None, hardware=hardware, codegen=codegen, points=points, policies=policies
     )
     if json is not None:
         write_json(json, made.to_json())

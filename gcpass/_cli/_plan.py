@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 from pathlib import Path
 from typing import Annotated
 
@@ -10,17 +9,11 @@ import typer
 
 from gcpass._budget import parse_budget
 from gcpass._cli._files import load, write_json
+from gcpass._cli._options import Codegen, Fake, Hardware, Target
 
 
 def plan(
-    target: Annotated[
-        str,
-        typer.Argument(
-            metavar="MODULE:CALLABLE",
-            help="A module or a .py file, and the callable in it that returns (fn, args): "
-            "fn(*args) is a loss.",
-        ),
-    ],
+    target: Target,
     budget: Annotated[
         str | None,
         typer.Option(help="6GiB, bytes, a fraction such as 0.5 of the unbounded peak, or auto."),
@@ -28,13 +21,9 @@ def plan(
     policy: Annotated[
         str | None, typer.Option(help="A manual policy, such as none, full or torch:0.5.")
     ] = None,
-    codegen: Annotated[
-        str, typer.Option(help="Whose memory is predicted: inductor or eager.")
-    ] = "inductor",
-    hardware: Annotated[str, typer.Option(help="The cost model.")] = "auto",
-    fake: Annotated[
-        bool, typer.Option("--fake", help="Build model and inputs without memory.")
-    ] = False,
+    codegen: Codegen = "inductor",
+    hardware: Hardware = "auto",
+    fake: Fake = False,
     json: Annotated[
         Path | None, typer.Option(metavar="FILE", help="Write the plan here, too.")
     ] = None,
@@ -43,8 +32,7 @@ def plan(
     bound = parse_budget(budget, where="--budget")
     import gcpass
 
-    with gcpass.fake_mode() if fake else contextlib.nullcontext():
-        fn, args = load(target)
+    fn, args = load(target, fake=fake)
     made = gcpass.plan(
         fn, args, memory_budget=bound, policy=policy, codegen=codegen, hardware=hardware
     )

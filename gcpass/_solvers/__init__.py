@@ -9,14 +9,19 @@ from collections.abc import Callable
 
 from gcpass._errors import OptionError, did_you_mean
 from gcpass._evaluate import Evaluator
+from gcpass._solvers._bound import certified
 from gcpass._solvers._segments import solve, sweep
 from gcpass._solvers._solution import Solution, Status
 
 Solver = Callable[[Evaluator, "int | None"], Solution]
 
 
-def find_solver(name: str) -> Solver:
+def find_solver(name: str, *, certify: bool = True) -> Solver:
     """The solver called ``name``.
+
+    Args:
+        name: of the solver.
+        certify: whether its solutions carry a lower bound, which takes some cuts more.
 
     Raises:
         OptionError: there is none.
@@ -26,7 +31,10 @@ def find_solver(name: str) -> Solver:
     solvers: dict[str, Solver] = {"auto": solve, "segments": solve, "ilp": _ilp.solve}
     if name not in solvers:
         raise OptionError(f"solver={name!r} is not known; {did_you_mean(name, solvers)}")
-    return solvers[name]
+    solver = solvers[name]
+    if not certify:
+        return solver
+    return lambda evaluator, budget: certified(evaluator, solver(evaluator, budget), budget)
 
 
 __all__ = ["Solution", "Solver", "Status", "find_solver", "sweep"]

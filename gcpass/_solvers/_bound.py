@@ -28,11 +28,13 @@ from __future__ import annotations
 
 import math
 from bisect import insort
+from dataclasses import replace
 from fractions import Fraction
 from functools import cached_property, lru_cache
 
 from gcpass._evaluate import Evaluator
 from gcpass._solvers._cut import Choice, CutNetwork
+from gcpass._solvers._solution import Solution, Status
 
 _CUTS = 8  # for one budget at one moment
 _MOMENTS, _OPS = 6, 12_000  # moments tried, and ops cut in all of them
@@ -55,6 +57,15 @@ def lower_bound(evaluator: Evaluator, budget_bytes: int) -> int | None:
             return None
         best = max(best, bound)
     return best
+
+
+def certified(evaluator: Evaluator, solution: Solution, budget_bytes: int | None) -> Solution:
+    """The solution with its bound: 0 where nothing is recomputed, or no plan within the budget."""
+    if budget_bytes is None or solution.status is Status.INFEASIBLE:
+        return solution
+    if not solution.evaluation.recompute_picoseconds:
+        return solution
+    return replace(solution, bound_picoseconds=lower_bound(evaluator, budget_bytes) or 0)
 
 
 @lru_cache(maxsize=4)

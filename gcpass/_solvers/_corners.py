@@ -12,14 +12,13 @@ from __future__ import annotations
 from functools import lru_cache
 from itertools import pairwise
 
-from gcpass._evaluate import Evaluation, Evaluator
+from gcpass._evaluate import Evaluator
 from gcpass._solvers._cut import CutNetwork
+from gcpass._solvers._solution import Found
 
 _CORNERS, _OPS = 40, 20_000  # corners at most, and ops cut for them
 _STRIDES = (1, 3, 9)  # how far apart two corners are that a plan mixes
 _EVALUATED = 100_000  # ops evaluated between two corners
-
-Found = tuple[frozenset[int], Evaluation]
 
 
 @lru_cache(maxsize=4)

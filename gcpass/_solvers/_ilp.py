@@ -32,7 +32,6 @@ import numpy as np
 from gcpass._errors import OptionError
 from gcpass._evaluate import Evaluator
 from gcpass._problem import Phase, Rule
-from gcpass._solvers._bound import lower_bound
 from gcpass._solvers._corners import unconstrained
 from gcpass._solvers._segments import solve as solve_by_segments
 from gcpass._solvers._solution import Solution, Status
@@ -57,13 +56,11 @@ def solve(
     if budget_bytes is None or evaluation.peak_nbytes <= budget_bytes:
         return Solution(Status.FEASIBLE, kept, evaluation)
     found = _Program(evaluator, budget_bytes).solve(seconds)
-    if found is None:
-        return solve_by_segments(evaluator, budget_bytes)
-    evaluation = evaluator.evaluate(found)
-    if evaluation.peak_nbytes > budget_bytes:
-        return solve_by_segments(evaluator, budget_bytes)
-    bound = lower_bound(evaluator, budget_bytes) or 0
-    return Solution(Status.FEASIBLE, found, evaluation, bound)
+    if found is not None:
+        evaluation = evaluator.evaluate(found)
+        if evaluation.peak_nbytes <= budget_bytes:
+            return Solution(Status.FEASIBLE, found, evaluation)
+    return solve_by_segments(evaluator, budget_bytes)
 
 
 class _Program:
@@ -74,7 +71,6 @@ class _Program:
         problem = self._problem
         self._values = [v for v in problem.forward_range if problem.wanted[v]]
         self._moments = [t for t, step in enumerate(self._steps) if step.needs]
-        self._count = 0
         self._upper: list[int] = []
         self._whole: list[int] = []
         self._rows: list[tuple[dict[int, int], float]] = []  # sum of terms >= right side
@@ -91,8 +87,7 @@ class _Program:
     def _variable(self, allowed: bool = True, whole: bool = True) -> int:
         self._upper.append(int(allowed))
         self._whole.append(int(whole))
-        self._count += 1
-        return self._count - 1
+        return len(self._upper) - 1
 
     def _at_least(self, terms: dict[int, int], right: float) -> None:
         self._rows.append((terms, right))
@@ -137,17 +132,16 @@ class _Program:
         holds = {
             s: [p for p in {problem.storages[s].producer, problem.storages[s].holder} if p in keep]
             for s in {*direct, *users} - problem.output_storages
+            if problem.storages[s].producer in keep
         }
         for i, t in enumerate(moments):
             after = moments[i + 1] if i + 1 < len(moments) else len(self._steps)
             base = max(step.base_during for step in self._steps[t:after])
             alive: dict[int, int] = {}
             for s, ops in holds.items():
-                if not ops or problem.storages[s].producer not in problem.forward_range:
-                    continue
                 a = self._variable(whole=False)
                 alive[a] = -problem.storages[s].nbytes
-                sources = [have[problem.storages[s].producer, t]] if ops else []
+                sources = [have[problem.storages[s].producer, t]]
                 sources += [keep[o] for o in ops if problem.kept_storage.get(o) == s]
                 for there in sources:
                     if direct.get(s, -1) >= t:
@@ -194,12 +188,14 @@ class _Program:
         if not self._moments:
             return None  # the backward reads nothing: no choice
         scale = max(1, math.gcd(*(s.nbytes for s in self._problem.storages)))
-        cost: Any = np.zeros(self._count)
+        cost: Any = np.zeros(len(self._upper))
         for v in self._values:
             cost[self._have[v, self._moments[-1]]] = self._problem.recompute_picoseconds(v)
         entries = [(r, c, x) for r, (terms, _) in enumerate(self._rows) for c, x in terms.items()]
         rows, columns, factors = zip(*entries, strict=True)
-        matrix: Any = csr_array((factors, (rows, columns)), shape=(len(self._rows), self._count))
+        matrix: Any = csr_array(
+            (factors, (rows, columns)), shape=(len(self._rows), len(self._upper))
+        )
         right = np.array([right for _, right in self._rows], float)
         weights: Any = np.where(np.abs(matrix).max(axis=1).toarray().ravel() > 1, 1 / scale, 1.0)
         upper: Any = np.array(self._upper)

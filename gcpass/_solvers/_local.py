@@ -11,7 +11,7 @@ from itertools import combinations, zip_longest
 from math import comb
 
 from gcpass._evaluate import Evaluation, Evaluator
-from gcpass._solvers._corners import Found
+from gcpass._solvers._solution import Found, badness
 
 _OPS = 300_000  # evaluated ops spent on a search
 _ROUNDS = 2  # in which every move is tried, for that
@@ -19,21 +19,18 @@ _STARTS = 2  # searched from, of those within the budget and of those over it
 
 
 class Neighbourhood:
-    """The plans that differ little from a given one.
-
-    Attributes:
-        moves: sets of values that change together; none where the problem is too large to search.
-    """
+    """The plans that differ little from a given one; none where the problem is too large."""
 
     def __init__(self, evaluator: Evaluator) -> None:
         problem = evaluator.problem
         self._evaluator = evaluator
-        self._trials = self._left = _OPS // len(problem.ops)
+        self._left = _OPS // len(problem.ops)  # evaluations
         values = [op for op in problem.kept_storage if problem.wanted[op]]
-        self.moves: list[frozenset[int]] = []
+        self._moves: list[frozenset[int]] = []  # values that change together
+        trials = self._left // _ROUNDS
         for size in (1, 2, 3):
-            if len(self.moves) + comb(len(values), size) <= self._trials // _ROUNDS:
-                self.moves += map(frozenset, combinations(values, size))
+            if len(self._moves) + comb(len(values), size) <= trials:
+                self._moves += map(frozenset, combinations(values, size))
 
     def search(self, starts: Iterable[Found], budget: int) -> Found:
         """The best plan found from some: within the budget, then fast, then small.
@@ -45,7 +42,7 @@ class Neighbourhood:
         ordered = sorted(starts, key=lambda found: badness(found[1], budget))
         fitting = [found for found in ordered if found[1].peak_nbytes <= budget]
         exceeding = [found for found in ordered if found[1].peak_nbytes > budget]
-        best, self._left = ordered[0], self._trials if self.moves else 0
+        best = ordered[0]
         for pair in zip_longest(fitting[:_STARTS], exceeding[:_STARTS]):
             for start in filter(None, pair):
                 found = self._climb(*start, budget)
@@ -55,8 +52,8 @@ class Neighbourhood:
     def _climb(self, kept: frozenset[int], evaluation: Evaluation, budget: int) -> Found:
         """Take every move that is for the better until a whole round finds none."""
         evaluator, idle, turn = self._evaluator, 0, 0
-        while self._left > 0 and idle < len(self.moves):
-            changed = kept ^ self.moves[turn % len(self.moves)]
+        while self._left > 0 and idle < len(self._moves):
+            changed = kept ^ self._moves[turn % len(self._moves)]
             idle, turn = idle + 1, turn + 1
             if evaluator.violations(changed):
                 continue
@@ -65,9 +62,3 @@ class Neighbourhood:
             if badness(result, budget) < badness(evaluation, budget):
                 kept, evaluation, idle = changed, result, 0
         return kept, evaluation
-
-
-def badness(evaluation: Evaluation, budget: int) -> tuple[int, int, int]:
-    """What makes one plan worse than another: excess over the budget, then time, then bytes."""
-    excess = max(evaluation.peak_nbytes - budget, 0)
-    return excess, evaluation.recompute_picoseconds, evaluation.peak_nbytes

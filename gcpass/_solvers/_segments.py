@@ -23,13 +23,13 @@ largest one whose plan *evaluates* to a peak within the budget.
 
 from __future__ import annotations
 
-from gcpass._evaluate import Evaluation, Evaluator
-from gcpass._solvers._bound import lower_bound
-from gcpass._solvers._corners import Found, between_corners, corners, unconstrained
+from gcpass._evaluate import Evaluator
+from gcpass._solvers._bound import certified
+from gcpass._solvers._corners import between_corners, corners, unconstrained
 from gcpass._solvers._dynamic import fastest_within, smallest_peak
 from gcpass._solvers._local import Neighbourhood
 from gcpass._solvers._polish import polish
-from gcpass._solvers._solution import Solution, Status
+from gcpass._solvers._solution import Found, Solution, Status, badness
 from gcpass._solvers._table import table_of
 
 _ROUNDS = 7  # searches for the bound that uses the budget up
@@ -45,16 +45,11 @@ def solve(evaluator: Evaluator, budget_bytes: int | None) -> Solution:
         budget_bytes: the bound on the peak, or None for none.
 
     Returns:
-        The plan, with a certificate; if none within the budget is found, the one with the smallest
-        peak.
+        The plan; if none within the budget is found, the one with the smallest peak.
     """
     kept, evaluation = _find(evaluator, budget_bytes, _ROUNDS, polished=True)
-    if budget_bytes is None:
-        return Solution(Status.FEASIBLE, kept, evaluation)
-    if evaluation.peak_nbytes > budget_bytes:
-        return Solution(Status.INFEASIBLE, kept, evaluation)
-    bound = lower_bound(evaluator, budget_bytes) if evaluation.recompute_picoseconds else 0
-    return Solution(Status.FEASIBLE, kept, evaluation, bound or 0)
+    fits = budget_bytes is None or evaluation.peak_nbytes <= budget_bytes
+    return Solution(Status.FEASIBLE if fits else Status.INFEASIBLE, kept, evaluation)
 
 
 def _find(evaluator: Evaluator, budget: int | None, rounds: int, *, polished: bool) -> Found:
@@ -75,7 +70,7 @@ def _find(evaluator: Evaluator, budget: int | None, rounds: int, *, polished: bo
 
 
 def sweep(evaluator: Evaluator, count: int) -> list[Solution]:
-    """Up to ``count`` plans from the fastest to the smallest, none beaten by another.
+    """Up to ``count`` certified plans, from the fastest to the smallest, none beaten by another.
 
     Peaks are spread evenly between the two ends. Large problems are searched less at each.
     """
@@ -91,8 +86,8 @@ def sweep(evaluator: Evaluator, count: int) -> list[Solution]:
     for kept, evaluation in found:
         time = evaluation.recompute_picoseconds
         if not useful or time < useful[-1].evaluation.recompute_picoseconds:
-            bound = lower_bound(evaluator, evaluation.peak_nbytes) or 0
-            useful.append(Solution(Status.FEASIBLE, kept, evaluation, bound))
+            solution = Solution(Status.FEASIBLE, kept, evaluation)
+            useful.append(certified(evaluator, solution, evaluation.peak_nbytes))
     return useful[::-1]
 
 
@@ -110,7 +105,7 @@ def _search(evaluator: Evaluator, budget: int, rounds: int) -> Found | None:
             continue
         evaluation = evaluator.evaluate(kept)
         if evaluation.peak_nbytes <= budget:
-            if best is None or _better(evaluation, best[1]):
+            if best is None or badness(evaluation, budget) < badness(best[1], budget):
                 best = kept, evaluation
             low = max(low, bound)
             slack = budget - evaluation.peak_nbytes
@@ -124,10 +119,6 @@ def _search(evaluator: Evaluator, budget: int, rounds: int) -> Found | None:
         if high is not None and high - low < max(budget // 500, 1):
             break
     return best
-
-
-def _better(a: Evaluation, b: Evaluation) -> bool:
-    return (a.recompute_picoseconds, a.peak_nbytes) < (b.recompute_picoseconds, b.peak_nbytes)
 
 
 def _smallest(evaluator: Evaluator) -> Found:

@@ -1,4 +1,4 @@
-"""What every solver returns."""
+"""What every solver returns, and what makes one plan better than another."""
 
 from __future__ import annotations
 
@@ -6,6 +6,14 @@ import enum
 from dataclasses import dataclass
 
 from gcpass._evaluate import Evaluation
+
+Found = tuple[frozenset[int], Evaluation]  # what is kept, and what that comes to
+
+
+def badness(evaluation: Evaluation, budget: int) -> tuple[int, int, int]:
+    """What makes one plan worse than another: excess over the budget, then time, then bytes."""
+    excess = max(evaluation.peak_nbytes - budget, 0)
+    return excess, evaluation.recompute_picoseconds, evaluation.peak_nbytes
 
 
 class Status(enum.Enum):

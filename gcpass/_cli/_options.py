@@ -1,0 +1,19 @@
+"""Arguments and options that several commands take."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+import typer
+
+Target = Annotated[
+    str,
+    typer.Argument(
+        metavar="MODULE:CALLABLE",
+        help="A module or a .py file, and the callable in it that returns (fn, args): "
+        "fn(*args) is a loss.",
+    ),
+]
+Codegen = Annotated[str, typer.Option(help="Whose memory is predicted: inductor or eager.")]
+Hardware = Annotated[str, typer.Option(help="The cost model.")]
+Fake = Annotated[bool, typer.Option("--fake", help="Build model and inputs without memory.")]
