@@ -107,3 +107,27 @@ def test_a_budget_is_kept_on_a_cuda_device() -> None:
     free = gcpass.measure(model, (data,), device="cuda")
     tight = gcpass.measure(model, (data.cuda(),), memory_budget=int(0.7 * free.peak_bytes))
     assert tight.peak_bytes <= 0.7 * free.peak_bytes
+
+
+@pytest.mark.parametrize("loss", ["mse_loss", "smooth_l1_loss", "soft_margin_loss", "huber_loss"])
+def test_a_loss_whose_block_is_that_of_all_its_elements_is_counted(loss: str) -> None:
+    weight = torch.ones(512, requires_grad=True)
+    data = torch.randn(1024, 512)
+
+    def fn(x: torch.Tensor) -> torch.Tensor:
+        return getattr(nn.functional, loss)(x * weight, x.sign())
+
+    measured = gcpass.measure(fn, (data,), codegen="eager", steps=1)
+    assert measured.predicted_peak_bytes == pytest.approx(measured.peak_bytes, rel=0.001)
+
+
+def test_a_convolution_copies_a_slice_of_a_larger_gradient() -> None:
+    torch.manual_seed(0)
+    first, second = nn.Conv2d(32, 32, 3, padding=1), nn.Conv2d(32, 32, 3, padding=1)
+
+    def fn(x: torch.Tensor) -> torch.Tensor:
+        return torch.cat([first(x), second(x)], dim=1).square().sum()
+
+    data = torch.randn(4, 32, 64, 64, requires_grad=True)
+    measured = gcpass.measure(fn, (data,), codegen="eager", steps=1)
+    assert measured.predicted_peak_bytes == pytest.approx(measured.peak_bytes, rel=0.005)

@@ -15,7 +15,9 @@ from gcpass.fx import _compat, _meta
 from gcpass.fx._constraints import constraint
 from gcpass.fx._costs import (
     Hardware,
+    dense_copies_nbytes,
     op_picoseconds,
+    result_nbytes,
     tensor_nbytes,
     traffic_picoseconds,
     workspace_nbytes,
@@ -112,8 +114,9 @@ class _Builder:
             keywords = map_arg(node.kwargs, _meta.value)
             cost = op_picoseconds(node, arguments, keywords, value, self.hardware)
             traffic = traffic_picoseconds(value, self.hardware)
-            if self.hardware.workspaces and self.codegen == "eager":
+            if self._kernels_as_they_are():
                 workspace = workspace_nbytes(node, arguments, value)
+                workspace += dense_copies_nbytes(node, arguments)
         module, source = _meta.origin(node)
         return Op(
             name=node.name,
@@ -129,6 +132,10 @@ class _Builder:
             module=module,
             source=source,
         )
+
+    def _kernels_as_they_are(self) -> bool:
+        """Whether ATen's own kernels run, and what they allocate counts."""
+        return self.hardware.workspaces and self.codegen == "eager"
 
     def _check_value(self, node: fx.Node, value: object) -> None:
         known = (torch.Tensor, torch.SymInt, torch.SymFloat, torch.SymBool, int, float, bool)
@@ -156,14 +163,18 @@ class _Builder:
             self.values[node] = tuple(self._store(index, item, None) for item in value)
             return any(isinstance(item, torch.Tensor) for item in value)
         if isinstance(value, torch.Tensor) or _compat.is_symbol(node):
-            self.values[node] = (self._store(index, value, index),)
+            nbytes = result_nbytes(node, value) if self._kernels_as_they_are() else None
+            self.values[node] = (self._store(index, value, index, nbytes),)
             return True
         self.values[node] = ()
         return False
 
-    def _store(self, producer: int, value: object, holder: int | None) -> int:
-        """A new storage of the value's size."""
-        self.storages.append(Storage(tensor_nbytes(value), producer, holder))
+    def _store(
+        self, producer: int, value: object, holder: int | None, nbytes: int | None = None
+    ) -> int:
+        """A new storage, of the value's size if none is given."""
+        size = tensor_nbytes(value) if nbytes is None else nbytes
+        self.storages.append(Storage(size, producer, holder))
         return len(self.storages) - 1
 
     def _place_item(self, index: int, node: fx.Node) -> bool:

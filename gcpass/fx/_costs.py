@@ -22,12 +22,18 @@ from torch import fx
 
 from gcpass._errors import OptionError, did_you_mean
 from gcpass._units import PICOSECONDS
-from gcpass.fx import _compat
+from gcpass.fx import _compat, _meta
 
 UNKNOWN_FACTOR = 10  # a custom op is taken to do this much more than read and write its operands
 
 _KNOWN_NAMESPACES = ("aten", "prims", "prim", "inductor_prims", "_c10d_functional", "quantized")
 _CPU_ATTENTION = "aten._scaled_dot_product_flash_attention_for_cpu"
+_SHRUNK_LOSSES = (
+    "aten.mse_loss",
+    "aten.smooth_l1_loss",
+    "aten.soft_margin_loss",
+    "aten.binary_cross_entropy",
+)
 
 
 @dataclass(frozen=True)
@@ -68,6 +74,16 @@ def tensor_nbytes(value: object) -> int:
     strides = [_compat.hint(s) for s in value.stride()]
     extent = 1 + sum((size - 1) * stride for size, stride in zip(sizes, strides, strict=True))
     return extent * value.dtype.itemsize
+
+
+def result_nbytes(node: fx.Node, value: object) -> int:
+    """Bytes of the block that ATen's kernel of ``node`` returns its value in.
+
+    Some losses compute every element into the result, and shrink it to one: its block stays.
+    """
+    if str(getattr(node.target, "_overloadpacket", "")) not in _SHRUNK_LOSSES:
+        return tensor_nbytes(value)
+    return max(tensor_nbytes(value), *(tensor_nbytes(_meta.value(n)) for n in node.all_input_nodes))
 
 
 def _elements_nbytes(value: object) -> int:
@@ -184,9 +200,23 @@ def workspace_nbytes(
         return _attention_nbytes(*tensors[1:3], is_backward=True)
     if packet == "aten.native_dropout_backward":
         return _elements_nbytes(tensors[0])  # the mask as numbers, then the unscaled product
+    if packet == "aten.soft_margin_loss_backward":
+        return 2 * _elements_nbytes(value)
     if packet == "aten.native_batch_norm_backward":
         return _elements_nbytes(tensors[1])
     return 0
+
+
+def dense_copies_nbytes(node: fx.Node, arguments: tuple[Any, ...]) -> int:
+    """Bytes of the dense copies that a convolution first makes of operands with gaps in between.
+
+    A slice of a larger gradient is one: the backward of ``cat``.
+    """
+    packet = str(getattr(node.target, "_overloadpacket", ""))
+    if packet not in ("aten.convolution", "aten.convolution_backward"):
+        return 0
+    operands = [a for a in arguments if isinstance(a, torch.Tensor)]
+    return sum(_elements_nbytes(a) for a in operands if tensor_nbytes(a) > _elements_nbytes(a))
 
 
 def _attention_nbytes(query: torch.Tensor, key: torch.Tensor, *, is_backward: bool) -> int:
