@@ -97,7 +97,7 @@ class Evaluator:
         forward_moment = sweep_forward(problem, forward, used)
         backward_moment = sweep_backward(self.backward, problem, schedule, used, everything)
         late = sorted(op for op, t in schedule if t < 0)
-        twice = tuple(op for op in late if problem.ops[op].phase is Phase.FORWARD)
+        twice = tuple(op for op in late if problem.ops[op].runs_twice)
         return Evaluation(
             peak=max(forward_moment, backward_moment, key=lambda m: m.nbytes),
             saved_nbytes=sum(problem.storages[problem.kept_storage[k]].nbytes for k in used),

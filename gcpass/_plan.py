@@ -57,6 +57,8 @@ class Plan:
         hardware: the cost model.
         codegen: whose memory is predicted: ``"inductor"`` or ``"eager"``.
         kept: names of the kept ops in the joint graph.
+        stops: names of the ops before which recomputed values are let go, to be recomputed again,
+            each with its depth (`gcpass._repeat`); none if each is recomputed once at most.
         graph: fingerprint of the joint graph the plan was made for.
         counted: how many plans Inductor counted the peak of before this one was chosen; 0 if the
             peak is the planner's own prediction.
@@ -77,6 +79,7 @@ class Plan:
     codegen: str
     kept: tuple[str, ...]
     graph: str
+    stops: tuple[tuple[str, int], ...] = ()
     counted: int = 0
     notes: tuple[str, ...] = ()
     versions: tuple[tuple[str, str], ...] = ()
@@ -126,6 +129,7 @@ class Plan:
             for name in ("kept", "notes"):
                 data[name] = tuple(data[name])
             data["versions"] = tuple((a, b) for a, b in data["versions"])
+            data["stops"] = tuple((name, depth) for name, depth in data.get("stops", ()))
             return cls(**data)
         except (json.JSONDecodeError, KeyError, TypeError, AttributeError) as error:
             raise OptionError(f"not a gcpass plan: {error}") from error
@@ -163,6 +167,9 @@ def _summary_lines(plan: Plan) -> list[str]:
         f"recomputation    {plan.recompute_ratio:.1%} of the forward "
         f"({format_seconds(plan.recompute_seconds)} of {format_seconds(plan.forward_seconds)})"
     )
+    if plan.stops:
+        places = len(plan.stops)
+        lines.append(f"                 some more than once: values are let go at {places} places")
     if plan.lower_bound_seconds:
         least = f"{plan.lower_bound_ratio:.1%}"
         lines.append(f"                 no plan within the budget recomputes less than {least}")

@@ -13,6 +13,7 @@ from gcpass._evaluate import Evaluation, Evaluator, Moment
 from gcpass._explain import explain
 from gcpass._plan import Peak, Plan
 from gcpass._problem import Problem
+from gcpass._repeat import Repeated, Stops, repeat
 from gcpass._solvers import Solution, Status, find_solver, sweep
 from gcpass._units import PICOSECONDS, format_bytes
 from gcpass.policies import Policy
@@ -48,11 +49,20 @@ class Request:
 
 @dataclass(frozen=True)
 class Planned:
-    """A plan with what the lowering needs of it."""
+    """A plan with what the lowering needs of it.
+
+    Attributes:
+        plan: the plan.
+        kept: the ops kept.
+        evaluation: of the plan.
+        repeated: the problem with further runs of some ops, if values are recomputed more than
+            once; ``kept`` and ``evaluation`` are then in its terms.
+    """
 
     plan: Plan
     kept: frozenset[int]
     evaluation: Evaluation
+    repeated: Repeated | None = None
 
 
 @dataclass(frozen=True)
@@ -142,7 +152,8 @@ def _planned(
     notes: list[str],
     versions: Mapping[str, str] | None,
 ) -> Planned:
-    problem, kept, evaluation = evaluator.problem, solution.kept, solution.evaluation
+    original, evaluation = evaluator.problem, solution.evaluation
+    repeated, problem, kept = _repeated(original, solution.kept, solution.stops)
     plan = Plan(
         budget_bytes=budget_bytes,
         predicted_peak_bytes=evaluation.peak_nbytes,
@@ -155,13 +166,24 @@ def _planned(
         solver=request.solver,
         hardware=request.hardware,
         codegen=problem.codegen,
-        kept=tuple(problem.ops[k].name for k in sorted(kept)),
-        graph=fingerprint(problem),
+        kept=tuple(original.ops[k].name for k in sorted(solution.kept)),
+        stops=tuple((original.ops[p].name, depth) for p, depth in sorted(solution.stops.items())),
+        graph=fingerprint(original),
         notes=tuple(notes),
         versions=tuple((versions or {}).items()),
         _rows=explain(problem, kept, evaluation),
     )
-    return Planned(plan, kept, evaluation)
+    return Planned(plan, kept, evaluation, repeated)
+
+
+def _repeated(
+    problem: Problem, kept: frozenset[int], stops: Stops
+) -> tuple[Repeated | None, Problem, frozenset[int]]:
+    """The problem that a plan with stops is evaluated on, and what it keeps there."""
+    if not stops:
+        return None, problem, kept
+    repeated = repeat(problem, kept, stops)
+    return repeated, repeated.problem, frozenset(repeated.place[k] for k in kept)
 
 
 def replay(evaluator: Evaluator, plan: Plan) -> Planned:
@@ -177,8 +199,11 @@ def replay(evaluator: Evaluator, plan: Plan) -> Planned:
             f"shapes and codegen={problem.codegen!r}"
         )
     index = {op.name: i for i, op in enumerate(problem.ops)}
+    stops = {index[name]: depth for name, depth in plan.stops}
     kept = frozenset(index[name] for name in plan.kept)
-    return Planned(plan, kept, evaluator.evaluate(kept))
+    repeated, problem, kept = _repeated(problem, kept, stops)
+    judge = Evaluator(problem) if repeated else evaluator
+    return Planned(plan, kept, judge.evaluate(kept), repeated)
 
 
 def resolve_budget(evaluator: Evaluator, request: Request) -> int | None:

@@ -22,6 +22,7 @@ class Phase(enum.Enum):
     INPUT = "input"  # alive before the call: parameters, buffers, arguments, seeds
     FORWARD = "forward"  # the forward's outputs need it
     EITHER = "either"  # needs no tangent, and only the backward reads it: runs once, on either side
+    AGAIN = "again"  # a further run of an op that the backward needs more than once
     BACKWARD = "backward"  # needs a tangent, or must run in the backward
 
 
@@ -83,6 +84,11 @@ class Op:
     constraint: Constraint | None = None
     module: str = ""
     source: str = ""
+
+    @property
+    def runs_twice(self) -> bool:
+        """Whether a run of it in the backward is a recomputation."""
+        return self.phase in (Phase.FORWARD, Phase.AGAIN)
 
     @property
     def fuses(self) -> bool:
@@ -236,4 +242,4 @@ class Problem:
 
     def recompute_picoseconds(self, op: int) -> int:
         """What running ``op`` in the backward adds: nothing if it would run only there anyway."""
-        return self.ops[op].picoseconds if self.ops[op].phase is Phase.FORWARD else 0
+        return self.ops[op].picoseconds if self.ops[op].runs_twice else 0

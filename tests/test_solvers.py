@@ -50,6 +50,18 @@ def test_a_cut_is_the_cheapest_plan_at_its_price(problem: Problem, price: int) -
     assert cost(choice.kept) == choice.picoseconds + price * choice.nbytes
 
 
+@given(problems(most=9))
+@settings(max_examples=100, deadline=None)
+def test_cuts_between_two_known_ones_are_exact(problem: Problem) -> None:
+    """The hull's cuts, from which all that is decided was taken out, against whole ones."""
+    network = CutNetwork(problem, problem.forward_range, ())
+    corners = network.hull(100)
+    for a, b in itertools.pairwise(corners):
+        price = Fraction(b.picoseconds - a.picoseconds, a.nbytes - b.nbytes)
+        whole = network.cut(price)
+        assert a.picoseconds + price * a.nbytes == whole.picoseconds + price * whole.nbytes
+
+
 @given(problems(most=8))
 @settings(max_examples=60, deadline=None)
 def test_the_hull_falls_and_is_convex(problem: Problem) -> None:

@@ -10,7 +10,8 @@ from collections.abc import Callable
 from gcpass._errors import OptionError, did_you_mean
 from gcpass._evaluate import Evaluator
 from gcpass._solvers._bound import certified
-from gcpass._solvers._segments import solve, sweep
+from gcpass._solvers._repeated import solve, sweep
+from gcpass._solvers._segments import solve as solve_by_segments
 from gcpass._solvers._solution import Solution, Status
 
 Solver = Callable[[Evaluator, "int | None"], Solution]
@@ -28,7 +29,7 @@ def find_solver(name: str, *, certify: bool = True) -> Solver:
     """
     from gcpass._solvers import _ilp
 
-    solvers: dict[str, Solver] = {"auto": solve, "segments": solve, "ilp": _ilp.solve}
+    solvers: dict[str, Solver] = {"auto": solve, "segments": solve_by_segments, "ilp": _ilp.solve}
     if name not in solvers:
         raise OptionError(f"solver={name!r} is not known; {did_you_mean(name, solvers)}")
     solver = solvers[name]

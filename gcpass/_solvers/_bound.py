@@ -60,8 +60,11 @@ def lower_bound(evaluator: Evaluator, budget_bytes: int) -> int | None:
 
 
 def certified(evaluator: Evaluator, solution: Solution, budget_bytes: int | None) -> Solution:
-    """The solution with its bound: 0 where nothing is recomputed, or no plan within the budget."""
-    if budget_bytes is None or solution.status is Status.INFEASIBLE:
+    """The solution with its bound: 0 where nothing is recomputed, or no plan within the budget.
+
+    Where values are recomputed more than once there is none: they need not be alive in between.
+    """
+    if budget_bytes is None or solution.status is Status.INFEASIBLE or solution.stops:
         return solution
     if not solution.evaluation.recompute_picoseconds:
         return solution

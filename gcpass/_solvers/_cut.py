@@ -16,6 +16,12 @@ finds its inputs. So the value of the cut is exactly
 and the minimum cut is the cheapest plan at that price, dependencies included. keep(v) is
 ``price`` x bytes of its storage plus what writing and reading it adds; views are never kept (their
 storage is) and cost nothing to recompute, so they are contracted before the flow runs.
+
+Where writing and reading add nothing, divide all capacities by the price: only the edges of the
+source depend on it then, and all of them fall as it rises. So the cuts are *nested* (Gallo,
+Grigoriadis and Tarjan 1989): what is on the sink's side at one price is there at every higher one.
+Between two prices all that both cuts agree on is decided, and is merged into the terminals: the
+cuts of a hull (`CutNetwork.hull`) get smaller the more of it is known.
 """
 
 from __future__ import annotations
@@ -27,7 +33,9 @@ from fractions import Fraction
 from itertools import pairwise
 
 from gcpass._problem import Problem, Rule
-from gcpass._solvers._flow import SINK, SOURCE, sink_side
+from gcpass._solvers._flow import SINK, SOURCE, Edge, sink_side
+
+Vertices = frozenset[object]
 
 
 @dataclass(frozen=True, slots=True)
@@ -85,6 +93,7 @@ class CutNetwork:
         self._bytes_bound = 1 + sum(self._nbytes[v] for v in self._keepable)
         self._time_bound = 1 + sum(t or 0 for t in self._time.values())
         self._time_bound += sum(self._keep_time[v] for v in self._keepable)
+        self._nests = not any(self._keep_time.values())
 
     def _set_prices(self) -> None:
         problem = self._problem
@@ -138,23 +147,42 @@ class CutNetwork:
         Raises:
             UnsupportedGraph: the rules of the problem leave no choice.
         """
-        there = sink_side(*self.edges(price))
+        return self._choice(sink_side(*self.edges(price)))
+
+    def _cut_between(self, price: Fraction, fast: Vertices, small: Vertices) -> Vertices:
+        """The sink's side at a price between those of two cuts, of which ``small`` has more."""
+        capacities, unbounded = self.edges(price)
+        if not self._nests:
+            return frozenset(sink_side(capacities, unbounded))
+
+        def merged(edge: Edge) -> Edge:
+            u, v = (SINK if x in fast else x if x in small else SOURCE for x in edge)
+            return u, v
+
+        open_capacities: dict[Edge, int] = {}
+        for edge, capacity in capacities.items():
+            between = merged(edge)
+            if _matters(between):
+                open_capacities[between] = open_capacities.get(between, 0) + capacity
+        open_unbounded = [e for e in map(merged, unbounded) if _matters(e)]
+        return fast | sink_side(open_capacities, open_unbounded)
+
+    def _choice(self, there: Collection[object]) -> Choice:
+        """What a sink's side keeps."""
         kept = [v for v in self._keepable if ("out", v) in there and v not in there]
         time = sum(t for v, t in self._time.items() if t is not None and v in there)
         time += sum(self._keep_time[v] for v in kept)
         return Choice(frozenset(kept), sum(self._nbytes[v] for v in kept), time)
 
-    def edges(
-        self, price: Fraction
-    ) -> tuple[dict[tuple[object, object], int], list[tuple[object, object]]]:
+    def edges(self, price: Fraction) -> tuple[dict[Edge, int], list[Edge]]:
         """The edges that may be cut, with their capacities, and those that may not.
 
         Bytes and time are scaled to whole numbers, by the price's denominator and what they have in
         common.
         """
         scale_time, scale_bytes = price.denominator, price.numerator
-        capacities: dict[tuple[object, object], int] = {}
-        unbounded: list[tuple[object, object]] = []
+        capacities: dict[Edge, int] = {}
+        unbounded: list[Edge] = []
         for v, time in self._time.items():
             if time is None:
                 unbounded.append((SOURCE, v))
@@ -177,11 +205,15 @@ class CutNetwork:
 
     def fastest(self) -> Choice:
         """The least time, and among those the fewest bytes."""
-        return self.cut(Fraction(1, self._bytes_bound))
+        return self.cut(self._lowest_price())
 
     def smallest(self) -> Choice:
         """The fewest bytes, and among those the least time."""
         return self.cut(Fraction(self._time_bound))
+
+    def _lowest_price(self) -> Fraction:
+        """At which all bytes together cost less than the shortest time."""
+        return Fraction(1, self._bytes_bound)
 
     def hull(self, limit: int) -> list[Choice]:
         """Up to ``limit`` corners of the lower convex hull of (bytes, time), fastest first.
@@ -189,10 +221,11 @@ class CutNetwork:
         Between two corners the only price that can show another is the slope of the line through
         them; a cut at that price either finds one below the line or proves that there is none.
         """
-        corners = [self.fastest()]
-        last = self.smallest()
-        if last.nbytes < corners[0].nbytes:
-            corners.append(last)
+        ends = (self._lowest_price(), Fraction(self._time_bound))
+        sides = [frozenset(sink_side(*self.edges(price))) for price in ends]
+        corners = [self._choice(side) for side in sides]
+        if corners[1].nbytes >= corners[0].nbytes:
+            return corners[:1]
         done: set[tuple[int, int]] = set()
         while len(corners) < limit:
             gaps = [
@@ -208,11 +241,19 @@ class CutNetwork:
             slope = Fraction(b.picoseconds - a.picoseconds, a.nbytes - b.nbytes)
             if slope <= 0:
                 continue
-            new = self.cut(slope)
+            side = self._cut_between(slope, sides[i], sides[i + 1])
+            new = self._choice(side)
             below = new.picoseconds + slope * new.nbytes < a.picoseconds + slope * a.nbytes
             if below and b.nbytes < new.nbytes < a.nbytes:
                 corners.insert(i + 1, new)
+                sides.insert(i + 1, side)
         return corners
+
+
+def _matters(edge: Edge) -> bool:
+    """Whether a cut can tell: not so within a terminal, into the source, or out of the sink."""
+    u, v = edge
+    return u != SINK and v != SOURCE and u != v and edge != (SOURCE, SINK)
 
 
 def _demanded(problem: Problem, ops: range, given: Collection[int]) -> frozenset[int]:

@@ -29,7 +29,7 @@ from gcpass._solvers._corners import between_corners, corners, unconstrained
 from gcpass._solvers._dynamic import fastest_within, smallest_peak
 from gcpass._solvers._local import Neighbourhood
 from gcpass._solvers._polish import polish
-from gcpass._solvers._solution import Found, Solution, Status, badness
+from gcpass._solvers._solution import Found, Solution, Status, badness, unbeaten
 from gcpass._solvers._table import table_of
 
 _ROUNDS = 7  # searches for the bound that uses the budget up
@@ -81,14 +81,8 @@ def sweep(evaluator: Evaluator, count: int) -> list[Solution]:
     for i in range(1, count - 1):
         budget = high - (high - low) * i // (count - 1)
         found.append(_find(evaluator, budget, 2 if large else _ROUNDS, polished=not large))
-    found.sort(key=lambda f: (f[1].peak_nbytes, f[1].recompute_picoseconds))
-    useful: list[Solution] = []
-    for kept, evaluation in found:
-        time = evaluation.recompute_picoseconds
-        if not useful or time < useful[-1].evaluation.recompute_picoseconds:
-            solution = Solution(Status.FEASIBLE, kept, evaluation)
-            useful.append(certified(evaluator, solution, evaluation.peak_nbytes))
-    return useful[::-1]
+    solutions = [Solution(Status.FEASIBLE, kept, evaluation) for kept, evaluation in found]
+    return [certified(evaluator, s, s.evaluation.peak_nbytes) for s in unbeaten(solutions)]
 
 
 def _search(evaluator: Evaluator, budget: int, rounds: int) -> Found | None:

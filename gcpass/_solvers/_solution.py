@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import enum
-from dataclasses import dataclass
+from collections.abc import Iterable
+from dataclasses import dataclass, field
 
 from gcpass._evaluate import Evaluation
+from gcpass._repeat import Stops
 
 Found = tuple[frozenset[int], Evaluation]  # what is kept, and what that comes to
 
@@ -30,11 +32,28 @@ class Solution:
     Attributes:
         status: whether the evaluated peak is within the budget.
         kept: the ops kept.
-        evaluation: its evaluation.
-        bound_picoseconds: no plan within the budget recomputes for less time than this.
+        evaluation: its evaluation; with stops, that of the repeated problem.
+        bound_picoseconds: no plan within the budget that recomputes values once at most
+            recomputes for less time than this.
+        stops: where recomputed values are let go, to be recomputed again (`gcpass._repeat`).
     """
 
     status: Status
     kept: frozenset[int]
     evaluation: Evaluation
     bound_picoseconds: int = 0
+    stops: Stops = field(default_factory=dict)
+
+
+def unbeaten(solutions: Iterable[Solution]) -> list[Solution]:
+    """Those that no other beats in both peak and time, fastest first."""
+    ordered = sorted(
+        solutions,
+        key=lambda s: (s.evaluation.peak_nbytes, s.evaluation.recompute_picoseconds),
+    )
+    useful: list[Solution] = []
+    for solution in ordered:
+        time = solution.evaluation.recompute_picoseconds
+        if not useful or time < useful[-1].evaluation.recompute_picoseconds:
+            useful.append(solution)
+    return useful[::-1]

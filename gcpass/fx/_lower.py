@@ -11,30 +11,33 @@ from collections.abc import Collection, Sequence
 from torch import fx
 
 from gcpass._evaluate import Evaluation
+from gcpass._planning import Planned
 from gcpass.fx import _compat
 from gcpass.fx._analyze import Analysis
 from gcpass.fx._phases import topological
+from gcpass.fx._repeat import repeat_graph
 from gcpass.fx._views import drop_unkept_clones
 
 
 def lower(
     analysis: Analysis,
-    kept: Collection[int],
-    evaluation: Evaluation,
+    planned: Planned,
     static_lifetime_input_indices: list[int] | None = None,
 ) -> tuple[fx.GraphModule, fx.GraphModule]:
     """Split the joint graph into the forward and backward of one plan.
 
     Args:
         analysis: the joint graph and its problem.
-        kept: the ops whose values are kept.
-        evaluation: the plan's evaluation, which fixes both orders.
+        planned: what is kept, and the plan's evaluation, which fixes both orders.
         static_lifetime_input_indices: inputs whose memory never moves, as AOTAutograd lists them.
 
     Returns:
         The forward and the backward graph.
     """
-    saved = [analysis.nodes[op] for op in _passed_on(analysis, kept, evaluation)]
+    if planned.repeated is not None:
+        analysis = repeat_graph(analysis, planned.repeated)
+    evaluation = planned.evaluation
+    saved = [analysis.nodes[op] for op in _passed_on(analysis, planned.kept, evaluation)]
     symbols = [n for n in saved if _compat.is_symbol(n)]
     values = [n for n in saved if not _compat.is_symbol(n)]
     forward, backward = _compat.extract_modules(

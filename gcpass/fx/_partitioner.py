@@ -84,7 +84,7 @@ class Partitioner(_compat.CustomPartitionerFn):
         self._on_plan(planned.plan)
         if request.policy is not None and request.policy.torch_budget is not None:
             return stock(original, joint_inputs, request.policy.torch_budget, **kwargs)
-        return lower(analysis, planned.kept, planned.evaluation, static)
+        return lower(analysis, planned, static)
 
     def _chooses(self) -> bool:
         """Whether the optimiser decides, rather than a policy or a stored plan."""

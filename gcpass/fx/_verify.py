@@ -59,11 +59,16 @@ def plan_checked(
     budget = resolve_budget(evaluator, request)
     assert budget is not None
 
-    def attempt(target: int, on_infeasible: str) -> Checked:
-        asked = replace(request, budget=Budget(nbytes=max(target, 1)), on_infeasible=on_infeasible)
+    def attempt(target: int, on_infeasible: str, solver: str = request.solver) -> Checked:
+        asked = replace(
+            request,
+            budget=Budget(nbytes=max(target, 1)),
+            on_infeasible=on_infeasible,
+            solver=solver,
+        )
         # No bound: what is proven of the planner's memory says nothing of Inductor's code.
         planned = make_plan(evaluator, asked, versions=versions, warn=False, certify=False)
-        modules = lower(analysis, planned.kept, planned.evaluation, static_lifetime_input_indices)
+        modules = lower(analysis, planned, static_lifetime_input_indices)
         return Checked(planned, modules, _peak_bytes(analysis, planned, modules))
 
     countable = int(budget / (1 + _uncounted(analysis)))
@@ -72,7 +77,9 @@ def plan_checked(
     if fitting:
         best = min(fitting, key=_recompute)
     else:
-        tried.append(attempt(1, "best"))  # the smallest peak by the planner's own count
+        # The smallest peak by the planner's own count, and without recomputing more than once: what
+        # Inductor fuses of several runs of one op it computes at once, and holds.
+        tried += [attempt(1, "best", solver) for solver in {request.solver, "segments"}]
         best = min(tried, key=lambda c: c.peak_bytes)
     notes: tuple[str, ...] = ()
     if best.peak_bytes > countable:
