@@ -23,6 +23,7 @@ from dataclasses import dataclass, field
 from gcpass._backward import Backward
 from gcpass._problem import Phase, Problem, Rule
 from gcpass._sweep import Moment, Schedule, sweep_backward, sweep_forward
+from gcpass._unfused import Unfused
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,6 +73,7 @@ class Evaluator:
     def __init__(self, problem: Problem) -> None:
         self.problem = problem
         self.backward = Backward(problem)
+        self._unfused = Unfused(problem, self.backward) if problem.codegen == "eager" else None
 
     # -- the whole step -------------------------------------------------------------------------
 
@@ -91,11 +93,10 @@ class Evaluator:
         everything = problem.forward_range
         kept = frozenset(kept)
         schedule = self._pull(kept, everything) if order is None else self._follow(order)
-        read = self._storages_read(schedule)
-        used = frozenset(k for k in kept if problem.kept_storage.get(k) in read)
+        used = self._used(schedule, kept)
         forward = self._forward_order(used, everything)
-        forward_moment = sweep_forward(problem, forward, used)
-        backward_moment = sweep_backward(self.backward, problem, schedule, used, everything)
+        forward_moment = self._sweep_forward(forward, used)
+        backward_moment = self._sweep_backward(schedule, used, everything)
         late = sorted(op for op, t in schedule if t < 0)
         twice = tuple(op for op in late if problem.ops[op].runs_twice)
         return Evaluation(
@@ -137,12 +138,22 @@ class Evaluator:
         """
         kept = frozenset(kept)
         schedule = self._pull(kept, ops, roots=interior)
-        forward = sweep_forward(self.problem, self._forward_order(kept, ops), kept)
-        backward = 0
-        if schedule:
-            backward = sweep_backward(self.backward, self.problem, schedule, kept, ops).nbytes
+        forward = self._sweep_forward(self._forward_order(kept, ops), kept)
+        backward = self._sweep_backward(schedule, kept, ops).nbytes if schedule else 0
         time = sum(self.problem.recompute_picoseconds(o) for o, t in schedule if t < 0)
         return SegmentCost(forward.nbytes, backward, time)
+
+    # -- adding up ------------------------------------------------------------------------------
+
+    def _sweep_forward(self, order: list[int], kept: frozenset[int]) -> Moment:
+        if self._unfused is not None:
+            return self._unfused.forward(order, kept)
+        return sweep_forward(self.problem, order, kept)
+
+    def _sweep_backward(self, schedule: Schedule, kept: frozenset[int], ops: range) -> Moment:
+        if self._unfused is not None:
+            return self._unfused.backward(schedule, kept, ops)
+        return sweep_backward(self.backward, self.problem, schedule, kept, ops)
 
     # -- order ----------------------------------------------------------------------------------
 
@@ -191,14 +202,17 @@ class Evaluator:
             if op in forward or op in times
         ]
 
-    def _storages_read(self, schedule: Schedule) -> frozenset[int]:
-        """Every storage of the forward range that the schedule reads."""
+    def _used(self, schedule: Schedule, kept: frozenset[int]) -> frozenset[int]:
+        """What the schedule reads of ``kept``."""
+        if self._unfused is not None:
+            return self._unfused.used(schedule, kept)
         ops, steps = self.problem.ops, self.backward.steps
+        places = self.problem.kept_storage
         read: set[int] = set()
         for op, t in schedule:
             for source in steps[t].needs if t >= 0 else ops[op].inputs:
                 read.update(ops[source].storages)
-        return frozenset(read)
+        return frozenset(k for k in kept if places.get(k) in read)
 
     def _forward_order(self, kept: frozenset[int], ops: range) -> list[int]:
         """What the forward runs of ``ops``: all that is FORWARD, and what kept values need."""

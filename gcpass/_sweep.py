@@ -120,6 +120,7 @@ def sweep_backward(
             born.update(produced)
             alive_new += new
             note(during, op, coming)
+            alive_new -= _total(problem, kept_alive.intersection(produced))  # it is there already
         for s in dying[position]:
             if s in kept_alive:
                 alive_kept -= nbytes[s]

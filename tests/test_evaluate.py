@@ -102,3 +102,20 @@ def test_the_whole_forward_is_one_segment(problem: Problem) -> None:
     demanded = [o for o in problem.forward_range if o in evaluator.backward.wanted_by]
     cost = evaluator.segment(problem.forward_range, kept, demanded)
     assert cost.picoseconds == evaluation.recompute_picoseconds
+
+
+@given(problems(), st.randoms(use_true_random=False))
+@settings(max_examples=200, deadline=None)
+def test_sums_on_arrays_are_the_same(problem: Problem, random) -> None:
+    """Of the whole step, and of a stretch."""
+    evaluator = Evaluator(problem)
+    kept = frozenset(k for k in problem.kept_storage if random.random() < 0.5)
+    forward = problem.forward_range
+    start, stop = sorted(random.sample(range(forward.start, forward.stop + 1), 2))
+    interior = [op for op in range(start, stop) if random.random() < 0.7]
+    on_arrays = evaluator.evaluate(kept), evaluator.segment(range(start, stop), kept, interior)
+    evaluator._unfused = None
+    assert on_arrays == (
+        evaluator.evaluate(kept),
+        evaluator.segment(range(start, stop), kept, interior),
+    )

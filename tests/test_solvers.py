@@ -17,6 +17,7 @@ from gcpass._solvers import Status, _flow, _ilp, find_solver
 from gcpass._solvers._bound import lower_bound
 from gcpass._solvers._boundaries import find_boundaries
 from gcpass._solvers._cut import CutNetwork
+from gcpass._solvers._hull import hull
 
 
 def subsets(problem: Problem):
@@ -55,7 +56,7 @@ def test_a_cut_is_the_cheapest_plan_at_its_price(problem: Problem, price: int) -
 def test_cuts_between_two_known_ones_are_exact(problem: Problem) -> None:
     """The hull's cuts, from which all that is decided was taken out, against whole ones."""
     network = CutNetwork(problem, problem.forward_range, ())
-    corners = network.hull(100)
+    corners = hull(network, 100)
     for a, b in itertools.pairwise(corners):
         price = Fraction(b.picoseconds - a.picoseconds, a.nbytes - b.nbytes)
         whole = network.cut(price)
@@ -65,7 +66,7 @@ def test_cuts_between_two_known_ones_are_exact(problem: Problem) -> None:
 @given(problems(most=8))
 @settings(max_examples=60, deadline=None)
 def test_the_hull_falls_and_is_convex(problem: Problem) -> None:
-    corners = CutNetwork(problem, problem.forward_range, ()).hull(20)
+    corners = hull(CutNetwork(problem, problem.forward_range, ()), 20)
     for a, b in itertools.pairwise(corners):
         assert a.nbytes > b.nbytes and a.picoseconds <= b.picoseconds
     slopes = [

@@ -24,6 +24,7 @@ ORDER = (
     ("_fusion", "_repeat"),
     ("_backward",),
     ("_sweep",),
+    ("_unfused",),
     ("_evaluate",),
     ("_explain",),
     ("_plan",),

@@ -17,8 +17,8 @@ the first step. The right side of (2) is a constant and a price on each kept val
 minimum cut (`gcpass._solvers._cut`), with price p on the values that (2) counts.
 
 As a function of the bytes that are left, B - base(t) - fixed(t), each cut is a straight line below
-the optimum, and all of them together its lower hull (`_Hull`). The best line is found by cutting at
-the slope between the two corners on either side of those bytes, as long as that shows a corner
+the optimum, and all of them together its lower hull (`_hull.py`). The best line is found by cutting
+at the slope between the two corners on either side of those bytes, as long as that shows a corner
 below; lines found for one budget serve all others.
 
 Under fusion a recomputed value may never get a buffer, so fixed(t) is left out.
@@ -27,13 +27,13 @@ Under fusion a recomputed value may never get a buffer, so fixed(t) is left out.
 from __future__ import annotations
 
 import math
-from bisect import insort
 from dataclasses import replace
 from fractions import Fraction
 from functools import cached_property, lru_cache
 
 from gcpass._evaluate import Evaluator
-from gcpass._solvers._cut import Choice, CutNetwork
+from gcpass._solvers._cut import CutNetwork
+from gcpass._solvers._hull import Hull
 from gcpass._solvers._solution import Solution, Status
 
 _CUTS = 8  # for one budget at one moment
@@ -52,7 +52,7 @@ def lower_bound(evaluator: Evaluator, budget_bytes: int) -> int | None:
     """
     best = 0
     for moment in _moments(evaluator):
-        bound = moment.hull.at(budget_bytes - moment.constant)
+        bound = moment.least.at(budget_bytes - moment.constant)
         if bound is None:
             return None
         best = max(best, bound)
@@ -91,11 +91,11 @@ class _Moment:
         self.constant = relaxation.constant(t)
 
     @cached_property
-    def hull(self) -> _Hull:
+    def least(self) -> _Least:
         problem = self._relaxation.problem
         weigh = self._relaxation.counted_nbytes
         network = CutNetwork(problem, problem.forward_range, (), lambda op: weigh(op, self._t))
-        return _Hull(network)
+        return _Least(network)
 
 
 class _Relaxation:
@@ -155,37 +155,24 @@ class _Relaxation:
         return fixed
 
 
-class _Hull:
-    """The lower hull of (bytes, time) of one network, found where it is asked for."""
+class _Least:
+    """The least time at some bytes, by the lines of a hull found where it is asked for."""
 
     def __init__(self, network: CutNetwork) -> None:
-        self._network = network
-        self._lines: list[
-            tuple[Fraction, Fraction]
-        ] = []  # price p, and the least of time + p bytes
-        self._corners: list[Choice] = []  # by bytes
-        for corner in (network.smallest(), network.fastest()):
-            self._add(corner)
-
-    def _add(self, corner: Choice) -> None:
-        if all(corner.nbytes != known.nbytes for known in self._corners):
-            insort(self._corners, corner, key=lambda c: c.nbytes)
+        self._hull = Hull(network)
+        self._lines: list[tuple[Fraction, Fraction]] = []  # price p, and the least time + p bytes
 
     def at(self, room: int) -> int | None:
-        """The hull at ``room`` bytes, rounded up to whole picoseconds; None where it has ended."""
-        if self._corners[0].nbytes > room:
+        """At ``room`` bytes, rounded up to whole picoseconds; None if no plan has so few."""
+        corners = self._hull.corners
+        if corners[-1].nbytes > room:
             return None
-        if self._corners[-1].nbytes <= room:
-            return self._corners[-1].picoseconds
         for _ in range(_CUTS):
-            above = next(i for i, c in enumerate(self._corners) if c.nbytes > room)
-            small, fast = self._corners[above - 1], self._corners[above]
-            rise, run = small.picoseconds - fast.picoseconds, fast.nbytes - small.nbytes
-            price = Fraction(rise, run)
-            if any(price == known for known, _ in self._lines):
+            above = sum(corner.nbytes > room for corner in corners)  # they come first
+            if not above or self._hull.is_edge(above - 1):
                 break
-            corner = self._network.cut(price)
-            self._lines.append((price, corner.picoseconds + price * corner.nbytes))
-            self._add(corner)
+            price = self._hull.slope(above - 1)
+            cut = self._hull.split(above - 1)
+            self._lines.append((price, cut.picoseconds + price * cut.nbytes))
         best = max((least - price * room for price, least in self._lines), default=Fraction(0))
-        return max(math.ceil(best), self._corners[-1].picoseconds)
+        return max(math.ceil(best), corners[0].picoseconds)

@@ -14,6 +14,7 @@ from itertools import pairwise
 
 from gcpass._evaluate import Evaluator
 from gcpass._solvers._cut import CutNetwork
+from gcpass._solvers._hull import hull
 from gcpass._solvers._solution import Found
 
 _CORNERS, _OPS = 40, 20_000  # corners at most, and ops cut for them
@@ -39,7 +40,7 @@ def corners(evaluator: Evaluator) -> list[Found]:
     count = min(_CORNERS, _OPS // max(len(evaluator.problem.forward_range), 1))
     if count < 3:
         return [unconstrained(evaluator)]
-    found = _network(evaluator).hull(count)
+    found = hull(_network(evaluator), count)
     return [(choice.kept, evaluator.evaluate(choice.kept)) for choice in found]
 
 

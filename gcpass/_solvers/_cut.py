@@ -16,12 +16,6 @@ finds its inputs. So the value of the cut is exactly
 and the minimum cut is the cheapest plan at that price, dependencies included. keep(v) is
 ``price`` x bytes of its storage plus what writing and reading it adds; views are never kept (their
 storage is) and cost nothing to recompute, so they are contracted before the flow runs.
-
-Where writing and reading add nothing, divide all capacities by the price: only the edges of the
-source depend on it then, and all of them fall as it rises. So the cuts are *nested* (Gallo,
-Grigoriadis and Tarjan 1989): what is on the sink's side at one price is there at every higher one.
-Between two prices all that both cuts agree on is decided, and is merged into the terminals: the
-cuts of a hull (`CutNetwork.hull`) get smaller the more of it is known.
 """
 
 from __future__ import annotations
@@ -30,7 +24,6 @@ import math
 from collections.abc import Callable, Collection
 from dataclasses import dataclass
 from fractions import Fraction
-from itertools import pairwise
 
 from gcpass._problem import Problem, Rule
 from gcpass._solvers._flow import SINK, SOURCE, Edge, sink_side
@@ -147,10 +140,43 @@ class CutNetwork:
         Raises:
             UnsupportedGraph: the rules of the problem leave no choice.
         """
-        return self._choice(sink_side(*self.edges(price)))
+        return self.choice(self.side(price))
 
-    def _cut_between(self, price: Fraction, fast: Vertices, small: Vertices) -> Vertices:
-        """The sink's side at a price between those of two cuts, of which ``small`` has more."""
+    def fastest(self) -> Choice:
+        """The least time, and among those the fewest bytes."""
+        return self.choice(self.fastest_side())
+
+    def smallest(self) -> Choice:
+        """The fewest bytes, and among those the least time."""
+        return self.choice(self.smallest_side())
+
+    def choice(self, side: Vertices) -> Choice:
+        """What a sink's side keeps."""
+        kept = [v for v in self._keepable if ("out", v) in side and v not in side]
+        time = sum(t for v, t in self._time.items() if t is not None and v in side)
+        time += sum(self._keep_time[v] for v in kept)
+        return Choice(frozenset(kept), sum(self._nbytes[v] for v in kept), time)
+
+    def side(self, price: Fraction) -> Vertices:
+        """The sink's side of the cheapest cut at a price."""
+        return frozenset(sink_side(*self.edges(price)))
+
+    def fastest_side(self) -> Vertices:
+        """The same at a price so low that all bytes together cost less than the shortest time."""
+        return self.side(Fraction(1, self._bytes_bound))
+
+    def smallest_side(self) -> Vertices:
+        """The same at a price so high that one byte costs more than all time together."""
+        everything = None not in self._time.values() and all(self._nbytes.values())
+        if everything:  # recomputed, and nothing kept: no flow is needed to see that
+            return frozenset((*self._time, *map(self._out, self._time)))
+        return self.side(Fraction(self._time_bound))
+
+    def side_between(self, price: Fraction, fast: Vertices, small: Vertices) -> Vertices:
+        """The same at a price between those of two known sides, of which ``small`` holds more.
+
+        If cuts are nested, what is on both sides is, and what is on neither is not.
+        """
         capacities, unbounded = self.edges(price)
         if not self._nests:
             return frozenset(sink_side(capacities, unbounded))
@@ -159,20 +185,12 @@ class CutNetwork:
             u, v = (SINK if x in fast else x if x in small else SOURCE for x in edge)
             return u, v
 
-        open_capacities: dict[Edge, int] = {}
+        undecided: dict[Edge, int] = {}
         for edge, capacity in capacities.items():
             between = merged(edge)
             if _matters(between):
-                open_capacities[between] = open_capacities.get(between, 0) + capacity
-        open_unbounded = [e for e in map(merged, unbounded) if _matters(e)]
-        return fast | sink_side(open_capacities, open_unbounded)
-
-    def _choice(self, there: Collection[object]) -> Choice:
-        """What a sink's side keeps."""
-        kept = [v for v in self._keepable if ("out", v) in there and v not in there]
-        time = sum(t for v, t in self._time.items() if t is not None and v in there)
-        time += sum(self._keep_time[v] for v in kept)
-        return Choice(frozenset(kept), sum(self._nbytes[v] for v in kept), time)
+                undecided[between] = undecided.get(between, 0) + capacity
+        return fast | sink_side(undecided, [e for e in map(merged, unbounded) if _matters(e)])
 
     def edges(self, price: Fraction) -> tuple[dict[Edge, int], list[Edge]]:
         """The edges that may be cut, with their capacities, and those that may not.
@@ -202,52 +220,6 @@ class CutNetwork:
     def _out(self, v: int) -> object:
         """The out-vertex of a value; one that cannot be kept has a single vertex."""
         return ("out", v) if v in self._keepable else v
-
-    def fastest(self) -> Choice:
-        """The least time, and among those the fewest bytes."""
-        return self.cut(self._lowest_price())
-
-    def smallest(self) -> Choice:
-        """The fewest bytes, and among those the least time."""
-        return self.cut(Fraction(self._time_bound))
-
-    def _lowest_price(self) -> Fraction:
-        """At which all bytes together cost less than the shortest time."""
-        return Fraction(1, self._bytes_bound)
-
-    def hull(self, limit: int) -> list[Choice]:
-        """Up to ``limit`` corners of the lower convex hull of (bytes, time), fastest first.
-
-        Between two corners the only price that can show another is the slope of the line through
-        them; a cut at that price either finds one below the line or proves that there is none.
-        """
-        ends = (self._lowest_price(), Fraction(self._time_bound))
-        sides = [frozenset(sink_side(*self.edges(price))) for price in ends]
-        corners = [self._choice(side) for side in sides]
-        if corners[1].nbytes >= corners[0].nbytes:
-            return corners[:1]
-        done: set[tuple[int, int]] = set()
-        while len(corners) < limit:
-            gaps = [
-                (a.nbytes - b.nbytes, i)
-                for i, (a, b) in enumerate(pairwise(corners))
-                if (a.nbytes, b.nbytes) not in done
-            ]
-            if not gaps:
-                break
-            _, i = max(gaps)
-            a, b = corners[i], corners[i + 1]
-            done.add((a.nbytes, b.nbytes))
-            slope = Fraction(b.picoseconds - a.picoseconds, a.nbytes - b.nbytes)
-            if slope <= 0:
-                continue
-            side = self._cut_between(slope, sides[i], sides[i + 1])
-            new = self._choice(side)
-            below = new.picoseconds + slope * new.nbytes < a.picoseconds + slope * a.nbytes
-            if below and b.nbytes < new.nbytes < a.nbytes:
-                corners.insert(i + 1, new)
-                sides.insert(i + 1, side)
-        return corners
 
 
 def _matters(edge: Edge) -> bool:

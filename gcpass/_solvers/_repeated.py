@@ -32,17 +32,19 @@ import numpy as np
 from gcpass._evaluate import Evaluator
 from gcpass._problem import Problem, Rule
 from gcpass._repeat import repeat
+from gcpass._solvers._boundaries import Boundary
 from gcpass._solvers._segments import solve as solve_by_segments
 from gcpass._solvers._segments import sweep as sweep_segments
 from gcpass._solvers._solution import Solution, Status, unbeaten
 from gcpass._solvers._table import Option, SegmentTable, table_of
 
 _LEVELS = 256
+_BOUNDARIES = 96
 _LONGEST = 64  # boundaries in a stretch that is run more than once
 _REPEATING = 6  # one in so many plans of a sweep recomputes values more than once
 _FACTORS = (1.02, 1.0, 0.985, 0.97, 0.94, 0.9)  # of the budget, tried as the model's bound
 _NEAR = 1.02  # times what no plan changes: from there on nothing smaller is looked for
-_HALVINGS = 7  # of the range in which the smallest bound is looked for
+_HALVINGS, _OPS = 7, 60_000  # of the range of the smallest bound; evaluated ops spent on them
 
 _Array = np.ndarray
 
@@ -85,7 +87,7 @@ def sweep(evaluator: Evaluator, count: int) -> list[Solution]:
 
     Below the smallest peak of a single recomputation a few recompute more than once.
     """
-    further = max(count // _REPEATING, 1)
+    further = max(min(count // _REPEATING, _OPS // len(evaluator.problem.ops)), 1)
     once = sweep_segments(evaluator, max(count - further, 2))
     floor = once[-1].evaluation.peak_nbytes
     smallest = smallest_repeating(evaluator, floor)
@@ -106,7 +108,7 @@ def smallest_repeating(evaluator: Evaluator, ceiling: int) -> Solution | None:
         return None
     program = _program_of(evaluator)
     best: Solution | None = None
-    for _ in range(_HALVINGS):
+    for _ in range(max(min(_HALVINGS, _OPS // len(evaluator.problem.ops)), 3)):
         bound = (low + high) / 2
         found = program.solve(bound)
         if found is None:
@@ -128,12 +130,11 @@ class _Program:
     """T and P of one problem."""
 
     def __init__(self, evaluator: Evaluator) -> None:
-        self._problem, self._table = evaluator.problem, table_of(evaluator)
-        self._last = len(self._table.boundaries) - 1
-        self._options = [self._table.options(i) for i in range(self._last)]
+        self._problem = problem = evaluator.problem
+        self._boundaries, self._options = _thinned(table_of(evaluator), _BOUNDARIES)
         self._segments = _leanest(self._options)
-        self._hold = _hold(self._problem, self._table, self._segments)
-        self._ahead = _ahead(self._problem, self._table)
+        self._hold = _hold(problem, self._boundaries, self._segments)
+        self._ahead = _ahead(problem, self._boundaries)
         # A region that the user checkpointed is replayed once, with the random numbers it drew.
         self._allowed = not any(op.obeys(Rule.NEVER_KEEP) for op in self._problem.ops)
 
@@ -141,7 +142,7 @@ class _Program:
         """The least time within ``bound`` by the model, evaluated; None if there is none."""
         if not self._allowed:
             return None
-        tables = _Tables(self._last, bound / _LEVELS, self._hold)
+        tables = _Tables(len(self._options), bound / _LEVELS, self._hold)
         tables.fill_stretches(self._segments, self._ahead)
         steps = tables.fill_steps(self._options)
         if steps is None:
@@ -156,7 +157,7 @@ class _Program:
 
     def _read(self, tables: _Tables, steps: list[_Step]) -> tuple[frozenset[int], dict[int, int]]:
         """What the choices of the tables keep, and where they stop."""
-        boundaries = self._table.boundaries
+        boundaries = self._boundaries
         kept: set[int] = set()
         stops: dict[int, int] = {}
         for step in steps:
@@ -256,6 +257,18 @@ class _Tables:
         return np.where(level >= 0, np.take_along_axis(times, np.maximum(level, 0), axis=1), np.inf)
 
 
+def _thinned(table: SegmentTable, limit: int) -> tuple[list[Boundary], list[list[Option]]]:
+    """At most about ``limit`` boundaries, evenly spread, and the options of segments from each."""
+    last = len(table.boundaries) - 1
+    chosen = [*range(0, last, -(-last // limit)), last]
+    number = {index: n for n, index in enumerate(chosen)}
+    options = [
+        [replace(o, stop=number[o.stop]) for o in table.options(index) if o.stop in number]
+        for index in chosen[:-1]
+    ]
+    return [table.boundaries[index] for index in chosen], options
+
+
 def _leanest(options: list[list[Option]]) -> dict[tuple[int, int], Option]:
     """For each segment, the option that keeps the fewest bytes."""
     leanest: dict[tuple[int, int], Option] = {}
@@ -267,9 +280,10 @@ def _leanest(options: list[list[Option]]) -> dict[tuple[int, int], Option]:
     return leanest
 
 
-def _hold(problem: Problem, table: SegmentTable, segments: dict[tuple[int, int], Option]) -> _Array:
+def _hold(
+    problem: Problem, boundaries: list[Boundary], segments: dict[tuple[int, int], Option]
+) -> _Array:
     """hold(i, j): bytes crossing j that are made after i, and those that must be kept between."""
-    boundaries = table.boundaries
     count = len(boundaries)
     crossing = np.zeros((count, count))
     for j, boundary in enumerate(boundaries):
@@ -282,10 +296,10 @@ def _hold(problem: Problem, table: SegmentTable, segments: dict[tuple[int, int],
     return crossing + np.maximum(np.subtract.outer(must, must).T, 0)
 
 
-def _ahead(problem: Problem, table: SegmentTable) -> _Array:
+def _ahead(problem: Problem, boundaries: list[Boundary]) -> _Array:
     """ahead(i, k): the time of all that is wanted from i to k."""
     passed = [0.0]
-    for first, last in pairwise(table.boundaries):
+    for first, last in pairwise(boundaries):
         wanted = (op for op in range(first.position, last.position) if problem.wanted[op])
         passed.append(passed[-1] + sum(map(problem.recompute_picoseconds, wanted)))
     return np.subtract.outer(passed, passed).T
