@@ -131,7 +131,9 @@ class Plan:
             data["versions"] = tuple((a, b) for a, b in data["versions"])
             data["stops"] = tuple((name, depth) for name, depth in data.get("stops", ()))
             return cls(**data)
-        except (json.JSONDecodeError, KeyError, TypeError, AttributeError) as error:
+        except OptionError:
+            raise
+        except (ValueError, KeyError, TypeError, AttributeError) as error:
             raise OptionError(f"not a gcpass plan: {error}") from error
 
     def summary(self) -> str:

@@ -158,6 +158,7 @@ plans = st.builds(
         "peak": peaks,
         "kept": st.lists(names, max_size=3).map(tuple),
         "notes": st.lists(names, max_size=3).map(tuple),
+        "stops": st.lists(st.tuples(names, st.integers(1, 9)), max_size=2).map(tuple),
         "versions": st.lists(st.tuples(names, names), max_size=2).map(tuple),
         "_rows": st.lists(rows, max_size=3).map(tuple),
     },

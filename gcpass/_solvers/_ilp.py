@@ -55,7 +55,7 @@ def solve(
     kept, evaluation = unconstrained(evaluator)
     if budget_bytes is None or evaluation.peak_nbytes <= budget_bytes:
         return Solution(Status.FEASIBLE, kept, evaluation)
-    found = _Program(evaluator, budget_bytes).solve(seconds)
+    found = Program(evaluator, budget_bytes).solve(seconds)
     if found is not None:
         evaluation = evaluator.evaluate(found)
         if evaluation.peak_nbytes <= budget_bytes:
@@ -63,7 +63,7 @@ def solve(
     return solve_by_segments(evaluator, budget_bytes)
 
 
-class _Program:
+class Program:
     """The integer program of one problem and budget."""
 
     def __init__(self, evaluator: Evaluator, budget: int) -> None:

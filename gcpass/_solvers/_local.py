@@ -15,7 +15,7 @@ from gcpass._solvers._solution import Found, badness
 
 _OPS = 300_000  # evaluated ops spent on a search
 _ROUNDS = 2  # in which every move is tried, for that
-_STARTS = 2  # searched from, of those within the budget and of those over it
+_STARTS = 5  # searched from, of those within the budget and of those over it
 
 
 class Neighbourhood:
