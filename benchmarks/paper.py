@@ -1,11 +1,13 @@
 """Plans of the zoo, torch's budgets beside gcpass's, in one evaluation.
 
-    python -m benchmarks.paper --out benchmarks/results/paper.json
+    python -m benchmarks.paper --sweep --out benchmarks/results/paper.json
+    python -m benchmarks.paper --gaps benchmarks/results/paper.json
 
 Nothing is run: models of `paper` size are built under `gcpass.fake_mode`, and every plan, torch's
 own included, is judged by the same evaluator under ``hardware="reference", codegen="eager"``. At
 the peak of each of torch's plans the table gives what gcpass recomputes there, and the least that
-any plan must (proven). The sweep looks at every 1% of the range between unconstrained and smallest.
+any plan must (proven). The sweep looks at every 1% of the range between unconstrained and smallest;
+the second command reads a record and prints how far its plans may be from the best ones.
 """
 
 from __future__ import annotations
@@ -13,6 +15,7 @@ from __future__ import annotations
 import argparse
 import contextlib
 import json
+import statistics
 import warnings
 from itertools import pairwise
 from pathlib import Path
@@ -30,8 +33,14 @@ def main() -> None:
     parser.add_argument("--models", nargs="*", default=list(NAMES))
     parser.add_argument("--size", default="paper")
     parser.add_argument("--sweep", action="store_true", help="plan at every 1%% of the range, too")
-    parser.add_argument("--out", type=Path, required=True)
+    parser.add_argument("--out", type=Path)
+    parser.add_argument("--gaps", type=Path, metavar="RECORD", help="run nothing, print gaps")
     options = parser.parse_args()
+    if options.gaps:
+        print("\n".join(gaps(json.loads(options.gaps.read_text()))))
+        return
+    if not options.out:
+        parser.error("--out FILE is needed")
     record: dict[str, Any] = {"where": where(), "models": {}}
     for name in options.models:
         record["models"][name] = compare(name, options.size, options.sweep)
@@ -113,6 +122,26 @@ def lines(name: str, result: dict[str, Any]) -> list[str]:
         )
     if "sweep" in result:
         rows.append(f"| {name} | sweep: {describe(result['sweep'])} | | | | |")
+    return rows
+
+
+GAPS_AT = (80, 60, 40, 20, 0)  # % of the range from the smallest peak to the unconstrained one
+
+
+def gaps(record: dict[str, Any]) -> list[str]:
+    """Recomputation and lower bound at some peaks of every swept model, as Markdown rows."""
+    head = " | ".join(f"{at}%" for at in GAPS_AT)
+    rows = [f"| model | {head} | mean gap |", "|---" * (len(GAPS_AT) + 2) + "|"]
+    for name, result in record["models"].items():
+        sweep = result.get("sweep", [])
+        if not sweep:
+            continue
+        cells = [
+            f"{sweep[100 - at]['recompute_ratio']:.3f} / {sweep[100 - at]['bound_ratio']:.3f}"
+            for at in GAPS_AT
+        ]
+        mean = statistics.mean(row["recompute_ratio"] - row["bound_ratio"] for row in sweep)
+        rows.append(f"| `{name}` | {' | '.join(cells)} | {mean:.3f} |")
     return rows
 
 
