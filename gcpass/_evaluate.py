@@ -74,6 +74,7 @@ class Evaluator:
         self.problem = problem
         self.backward = Backward(problem)
         self._unfused = Unfused(problem, self.backward) if problem.codegen == "eager" else None
+        self._has_rules = any(op.constraint is not None for op in problem.ops)
 
     # -- the whole step -------------------------------------------------------------------------
 
@@ -105,11 +106,13 @@ class Evaluator:
             recomputed=twice,
             recompute_picoseconds=sum(problem.ops[o].picoseconds for o in twice),
             forward_order=tuple(forward),
-            backward_order=self._backward_order(schedule),
+            backward_order=self._backward_order(schedule, in_order=order is None),
         )
 
-    def _backward_order(self, schedule: Schedule) -> tuple[int, ...]:
+    def _backward_order(self, schedule: Schedule, *, in_order: bool) -> tuple[int, ...]:
         """Every op the backward graph holds, fused ones put back in their place."""
+        if in_order and self._unfused is not None:  # every op is a step, and the end is the last
+            return tuple([op for op, _ in schedule[:-1]])
         steps = self.backward.steps
         order: list[int] = []
         next_op = self.problem.backward_range.start
@@ -178,16 +181,17 @@ class Evaluator:
         schedule: Schedule = []
         start, stop = ops.start, ops.stop
         for t in times:
+            stack = [n for n in steps[t].needs if n not in available and start <= n < stop]
             missing: set[int] = set()
-            stack = [n for n in steps[t].needs if start <= n < stop and n not in available]
             while stack:
                 op = stack.pop()
                 if op not in missing:
                     missing.add(op)
                     reads = problem.ops[op].inputs
-                    stack += [r for r in reads if r >= start and r not in available]
-            schedule += [(op, -1) for op in sorted(missing)]
-            available |= missing
+                    stack += [r for r in reads if r not in available and r >= start]
+            if missing:
+                schedule += [(op, -1) for op in sorted(missing)]
+                available |= missing
             schedule.append((steps[t].op, t))
         return schedule
 
@@ -231,6 +235,8 @@ class Evaluator:
     def violations(self, kept: Collection[int]) -> list[str]:
         """Constraints that keeping ``kept`` breaks, in words; empty for a valid plan."""
         problem = self.problem
+        if not self._has_rules:
+            return []
         schedule = self._pull(frozenset(kept), problem.forward_range)
         broken = []
         for op, t in schedule:

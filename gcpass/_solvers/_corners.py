@@ -12,13 +12,14 @@ from __future__ import annotations
 from functools import lru_cache
 from itertools import pairwise
 
-from gcpass._evaluate import Evaluator
+from gcpass._evaluate import Evaluation, Evaluator
 from gcpass._solvers._cut import CutNetwork
 from gcpass._solvers._hull import hull
 from gcpass._solvers._solution import Found
 
 _CORNERS, _OPS = 40, 20_000  # corners at most, and ops cut for them
 _STRIDES = (1, 3, 9)  # how far apart two corners are that a plan mixes
+_NEAR = 100  # a corner over the budget by less than one in so many bytes is trimmed
 _EVALUATED = 100_000  # ops evaluated between two corners
 
 
@@ -47,11 +48,37 @@ def corners(evaluator: Evaluator) -> list[Found]:
 def between_corners(evaluator: Evaluator, budget: int) -> list[Found]:
     """The corners, and for each two near each other the plans between them that just fit."""
     found = list(corners(evaluator))
+    for corner in corners(evaluator):
+        if 0 < corner[1].peak_nbytes - budget <= budget // _NEAR:
+            found.append(_trimmed(evaluator, corner, budget))
     for stride in _STRIDES:
         for fast, small in pairwise(corners(evaluator)[::stride]):
             if small[1].peak_nbytes <= budget < fast[1].peak_nbytes:
                 found += _between(evaluator, fast[0], small[0], budget)
     return found
+
+
+def _trimmed(evaluator: Evaluator, corner: Found, budget: int) -> Found:
+    """A plan that is a little over the budget, less the values that cost least for what they free.
+
+    As many as a bounded number of evaluations finds; it may still be over the budget.
+    """
+    kept, evaluation = corner
+    left = _EVALUATED // len(evaluator.problem.ops)
+    while kept and evaluation.peak_nbytes > budget and left >= len(kept):
+        left -= len(kept)
+        fewer = [kept - {op} for op in kept]
+        found = [(k, evaluator.evaluate(k)) for k in fewer if not evaluator.violations(k)]
+
+        def worth(other: Found, now: Evaluation = evaluation) -> float:
+            freed = now.peak_nbytes - max(other[1].peak_nbytes, budget)
+            return freed / (1 + other[1].recompute_picoseconds - now.recompute_picoseconds)
+
+        best = max(found, key=worth, default=corner)
+        if best[1].peak_nbytes >= evaluation.peak_nbytes:
+            break
+        kept, evaluation = best
+    return kept, evaluation
 
 
 def _between(

@@ -13,7 +13,7 @@ from math import comb
 from gcpass._evaluate import Evaluation, Evaluator
 from gcpass._solvers._solution import Found, badness
 
-_OPS = 300_000  # evaluated ops spent on a search
+_OPS = {"eager": 700_000, "inductor": 250_000}  # evaluated in a search; fused ones take longer
 _ROUNDS = 2  # in which every move is tried, for that
 _STARTS = 5  # searched from, of those within the budget and of those over it
 
@@ -24,7 +24,7 @@ class Neighbourhood:
     def __init__(self, evaluator: Evaluator) -> None:
         problem = evaluator.problem
         self._evaluator = evaluator
-        self._left = _OPS // len(problem.ops)  # evaluations
+        self._left = _OPS[problem.codegen] // len(problem.ops)  # evaluations
         values = [op for op in problem.kept_storage if problem.wanted[op]]
         self._moves: list[frozenset[int]] = []  # values that change together
         trials = self._left // _ROUNDS
