@@ -53,7 +53,9 @@ class Frontier:
                     for name in ("points", "others")
                 )
             )
-        except (json.JSONDecodeError, KeyError, TypeError, AttributeError) as error:
+        except OptionError:
+            raise
+        except (ValueError, KeyError, TypeError, AttributeError) as error:
             raise OptionError(f"not a gcpass frontier: {error}") from error
 
     def summary(self) -> str:
@@ -61,6 +63,8 @@ class Frontier:
         lines = [f"{'policy':<12} {'peak':>12} {'recompute':>10} {'at least':>9}"]
         for plan in (*self.points, *self.others):
             proven = f"{plan.lower_bound_ratio:>9.1%}" if plan.policy == "optimal" else ""
+            if plan.stops:
+                proven = "     none; some more than once"
             lines.append(
                 f"{plan.policy:<12} {format_bytes(plan.predicted_peak_bytes):>12} "
                 f"{plan.recompute_ratio:>10.1%} {proven}".rstrip()
