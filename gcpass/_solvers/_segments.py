@@ -33,6 +33,7 @@ from gcpass._solvers._solution import Found, Solution, Status, badness, unbeaten
 from gcpass._solvers._table import table_of
 
 _ROUNDS = 7  # searches for the bound that uses the budget up
+_STEPS, _STEP = 8, 200  # bounds tried for the smallest peak, and how much larger each is
 _LARGE = 10_000  # ops from which a sweep searches less
 _HOPE = 0.85  # below this part of the modelled floor no search is worth its time
 
@@ -116,19 +117,18 @@ def _search(evaluator: Evaluator, budget: int, rounds: int) -> Found | None:
 
 
 def _smallest(evaluator: Evaluator) -> Found:
-    """The smallest evaluated peak found, and the least time at that peak."""
+    """The smallest evaluated peak found, to a thousandth, and the least time at that peak."""
     table = table_of(evaluator)
     bound, kept = smallest_peak(table)
     candidates = [kept]
-    for factor in (1.0, 0.97, 0.94, 0.9):
-        tight = fastest_within(table, int(bound * factor))
-        if tight is not None:
-            candidates.append(tight)
+    for step in range(_STEPS):  # a plan may evaluate to less than the model's bound
+        plan = fastest_within(table, bound + bound * step // _STEP)
+        candidates += [plan] if plan is not None else []
     evaluated = [(kept, evaluator.evaluate(kept)) for kept in candidates]
     evaluated += corners(evaluator)
-    floor = min(e.peak_nbytes for _, e in evaluated)
+    floor = min(e.peak_nbytes for _, e in evaluated) * 1001 // 1000
     kept, evaluation = min(
-        (c for c in evaluated if c[1].peak_nbytes == floor),
+        (c for c in evaluated if c[1].peak_nbytes <= floor),
         key=lambda c: c[1].recompute_picoseconds,
     )
     return polish(evaluator, kept, evaluation, floor)
