@@ -12,6 +12,7 @@ What the backward reads and is not kept is recomputed from what is.
 from __future__ import annotations
 
 import enum
+from bisect import bisect_left
 from dataclasses import dataclass
 from functools import cached_property
 
@@ -214,6 +215,31 @@ class Problem:
                 for read in self.ops[index].inputs:
                     wanted[read] = True
         return tuple(wanted)
+
+    def demanded_in(self, ops: range) -> tuple[int, ...]:
+        """Ops of a stretch of the forward whose values the backward itself reads or returns."""
+        demanded = self._demanded
+        return demanded[bisect_left(demanded, ops.start) : bisect_left(demanded, ops.stop)]
+
+    @cached_property
+    def _demanded(self) -> tuple[int, ...]:
+        gradients, backward = set(self.gradients), self.backward_range.start
+        return tuple(
+            op
+            for op in self.forward_range
+            if op in gradients or (self.readers[op] and self.readers[op][-1] >= backward)
+        )
+
+    @cached_property
+    def last_readers(self) -> tuple[int, ...]:
+        """For each storage, the last op whose recomputation reads it; -1 if none does."""
+        last = [-1] * len(self.storages)
+        for op in self.forward_range:
+            if self.wanted[op]:
+                for read in self.ops[op].inputs:
+                    for s in self.ops[read].storages:
+                        last[s] = op
+        return tuple(last)
 
     def is_input(self, op: int) -> bool:
         """Whether the backward can read it for nothing: alive before the call and not mutated."""

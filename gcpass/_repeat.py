@@ -20,8 +20,7 @@ at all, so stops only matter between kept values.
 
 from __future__ import annotations
 
-from bisect import bisect_left
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from gcpass._problem import Constraint, Op, Phase, Problem, Rule, Storage
@@ -82,19 +81,13 @@ class _Unrolled:
         self._until = _last_readers(problem)
         self.runs: dict[int, list[Run]] = {}
         self.read_by_backward: dict[int, Run | None] = {}
-        backward, gradients = problem.backward_range.start, set(problem.gradients)
-        self._demanded = [
-            op
-            for op in problem.forward_range
-            if op in gradients or (problem.readers[op] and problem.readers[op][-1] >= backward)
-        ]
         self._unroll(problem.forward_range, {})
 
     def _unroll(self, ops: range, held: dict[int, Run | None]) -> None:
         """Run what the backward of the stretch ``ops`` needs; ``held`` is alive all the while."""
         position = self._stop_inside(ops)
         if position is None:
-            demanded = _within(self._demanded, ops)
+            demanded = self._problem.demanded_in(ops)
             self.read_by_backward.update(self._run(demanded, ops, held))
             return
         before = range(ops.start, position)
@@ -109,7 +102,7 @@ class _Unrolled:
         return min(inside, key=lambda p: (self._stops[p], -p), default=None)
 
     def _run(
-        self, goals: list[int], ops: range, held: dict[int, Run | None]
+        self, goals: Sequence[int], ops: range, held: dict[int, Run | None]
     ) -> dict[int, Run | None]:
         """Run ``goals`` and what they need of ``ops``; what is kept or held is there."""
         needed: set[int] = set()
@@ -140,21 +133,14 @@ class _Unrolled:
 def _last_readers(problem: Problem) -> list[int]:
     """For each op, the last op of the forward range that reads its value, or all its storages."""
     last = [-1] * len(problem.ops)
-    last_of_storage = [-1] * len(problem.storages)
     for op in problem.forward_range:
         if problem.wanted[op]:
             for r in problem.ops[op].inputs:
                 last[r] = op
-                for s in problem.ops[r].storages:
-                    last_of_storage[s] = op
     return [
-        max(own, min((last_of_storage[s] for s in op.storages), default=-1))
+        max(own, min((problem.last_readers[s] for s in op.storages), default=-1))
         for own, op in zip(last, problem.ops, strict=True)
     ]
-
-
-def _within(ordered: list[int], ops: range) -> list[int]:
-    return ordered[bisect_left(ordered, ops.start) : bisect_left(ordered, ops.stop)]
 
 
 class _Builder:

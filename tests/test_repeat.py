@@ -175,6 +175,10 @@ def deep(dropout: float = 0.0, layers: int = 12, width: int = 16) -> nn.Sequenti
     return nn.Sequential(*blocks, nn.Linear(width, 4)).double()
 
 
+def mean_square_of(model: nn.Module) -> Callable[[Tensor], Tensor]:
+    return lambda x: model(x).square().mean()
+
+
 def data() -> Tensor:
     return torch.randn(512, 16, dtype=torch.float64, generator=torch.Generator().manual_seed(1))
 
@@ -197,10 +201,7 @@ def below_the_floor(fn: Callable[..., Any], codegen: str, part: float = 0.9) -> 
 
 def test_gradients_are_eagers_and_the_budget_is_kept() -> None:
     model = deep()
-
-    def fn(x: Tensor) -> Tensor:
-        return model(x).square().mean()
-
+    fn = mean_square_of(model)
     budget = below_the_floor(fn, "eager")
     plan = gcpass.plan(fn, (data(),), memory_budget=budget, codegen="eager")
     assert plan.stops and "more than once" in plan.summary()
@@ -229,10 +230,7 @@ def test_dropout_masks_are_the_forwards() -> None:
 
 def test_a_stored_plan_is_replayed() -> None:
     model = deep()
-
-    def fn(x: Tensor) -> Tensor:
-        return model(x).square().mean()
-
+    fn = mean_square_of(model)
     budget = below_the_floor(fn, "eager")
     plan = gcpass.plan(fn, (data(),), memory_budget=budget, codegen="eager")
     again = gcpass.Plan.from_json(plan.to_json())
@@ -259,10 +257,7 @@ def test_a_region_that_the_user_checkpointed_is_not_run_a_third_time() -> None:
 def test_inductor_runs_it_within_the_budget() -> None:
     model = deep().float()
     args = (data().float(),)
-
-    def fn(x: Tensor) -> Tensor:
-        return model(x).square().mean()
-
+    fn = mean_square_of(model)
     once = smallest(fn, args, "segments", "inductor")
     once.run()
     budget = int(once.peak_bytes() * 0.95)

@@ -52,14 +52,14 @@ def find_boundaries(problem: Problem, limit: int) -> list[Boundary]:
 def _open_positions(problem: Problem) -> Iterator[Boundary]:
     """Every position where all that crosses can be kept; of equals, the first."""
     forward = problem.forward_range
-    last_reader = _last_readers(problem)
+    last_reader = problem.last_readers
     ends: dict[int, list[int]] = {}
-    for storage, last in last_reader.items():
+    for storage, last in enumerate(last_reader):
         ends.setdefault(last, []).append(storage)
     crossing: set[int] = set()
     previous: frozenset[int] | None = None
     for position in forward[1:]:
-        crossing.update(s for s in problem.produced[position - 1] if s in last_reader)
+        crossing.update(s for s in problem.produced[position - 1] if last_reader[s] >= 0)
         crossing.difference_update(ends.get(position - 1, ()))
         holders = {s: problem.storages[s].holder for s in crossing}
         if not crossing or not all(
@@ -70,18 +70,6 @@ def _open_positions(problem: Problem) -> Iterator[Boundary]:
         if found != previous:
             yield Boundary(position, found, sum(problem.keep_nbytes(h) for h in found))
             previous = found
-
-
-def _last_readers(problem: Problem) -> dict[int, int]:
-    """For each storage of the forward range, the last op whose recomputation reads it."""
-    forward = problem.forward_range
-    last: dict[int, int] = {}
-    for op in forward:
-        if problem.wanted[op]:
-            for read in problem.ops[op].inputs:
-                if read >= forward.start:
-                    last.update(dict.fromkeys(problem.ops[read].storages, op))
-    return last
 
 
 def _valleys(boundaries: list[Boundary], neighbours: int) -> list[Boundary]:

@@ -230,18 +230,8 @@ def _matters(edge: Edge) -> bool:
 
 def _demanded(problem: Problem, ops: range, given: Collection[int]) -> frozenset[int]:
     """What the backward reads of ``ops`` itself, or must find kept."""
-    gradients = set(problem.gradients)
-    backward = problem.backward_range.start
-    return frozenset(
-        op
-        for op in ops
-        if op not in given
-        and (
-            op in gradients
-            or (problem.readers[op] and problem.readers[op][-1] >= backward)
-            or (problem.ops[op].obeys(Rule.KEEP) and problem.wanted[op])
-        )
-    )
+    kept_anyway = (op for op in ops if problem.ops[op].obeys(Rule.KEEP) and problem.wanted[op])
+    return frozenset((*problem.demanded_in(ops), *kept_anyway)).difference(given)
 
 
 def _members(

@@ -160,21 +160,22 @@ class _Builder:
         if node.target is operator.getitem and isinstance(node.args[0], fx.Node):
             return self._place_item(index, node)
         if isinstance(value, (list, tuple)):  # an item that is no tensor gets an empty storage
-            self.values[node] = tuple(self._store(index, item, None) for item in value)
+            self.values[node] = tuple(
+                self._store(index, tensor_nbytes(item), None) for item in value
+            )
             return any(isinstance(item, torch.Tensor) for item in value)
         if isinstance(value, torch.Tensor) or _compat.is_symbol(node):
-            nbytes = result_nbytes(node, value) if self._kernels_as_they_are() else None
-            self.values[node] = (self._store(index, value, index, nbytes),)
+            size = (
+                result_nbytes(node, value) if self._kernels_as_they_are() else tensor_nbytes(value)
+            )
+            self.values[node] = (self._store(index, size, index),)
             return True
         self.values[node] = ()
         return False
 
-    def _store(
-        self, producer: int, value: object, holder: int | None, nbytes: int | None = None
-    ) -> int:
-        """A new storage, of the value's size if none is given."""
-        size = tensor_nbytes(value) if nbytes is None else nbytes
-        self.storages.append(Storage(size, producer, holder))
+    def _store(self, producer: int, nbytes: int, holder: int | None) -> int:
+        """A new storage."""
+        self.storages.append(Storage(nbytes, producer, holder))
         return len(self.storages) - 1
 
     def _place_item(self, index: int, node: fx.Node) -> bool:
