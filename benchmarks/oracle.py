@@ -50,13 +50,12 @@ def compare(name: str, fractions: list[float], seconds: float) -> list[dict[str,
     from gcpass._evaluate import Evaluator
     from gcpass._solvers import _ilp, find_solver
     from gcpass.fx._capture import capture
-    from gcpass.fx._options import make_request
+    from gcpass.fx._costs import Reference
     from gcpass.fx._partitioner import analyze_graph
 
     fn, args = build(name, "tiny")
     captured = capture(fn, args, None, "eager")
-    request = make_request(None, None, "auto", "reference", "best")
-    problem = analyze_graph(captured.joint, captured.num_fwd_outputs, request, "eager").problem
+    problem = analyze_graph(captured.joint, captured.num_fwd_outputs, Reference(), "eager").problem
     evaluator, solve = Evaluator(problem), find_solver("segments")
     forward = problem.forward_picoseconds
     rows = []

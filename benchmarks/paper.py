@@ -54,6 +54,7 @@ def compare(name: str, size: str, sweep: bool) -> dict[str, Any]:
     from gcpass._evaluate import Evaluator
     from gcpass._planning import make_plan
     from gcpass.fx._capture import capture
+    from gcpass.fx._costs import Reference
     from gcpass.fx._graphs import copy_graph
     from gcpass.fx._options import make_request
     from gcpass.fx._partitioner import analyze_graph, run_stock
@@ -62,15 +63,14 @@ def compare(name: str, size: str, sweep: bool) -> dict[str, Any]:
         fn, args = build(name, size)
     captured = capture(fn, args, None, "eager")
     source = copy_graph(captured.joint)
-    request = make_request(None, None, "auto", "reference", "best")
-    analysis = analyze_graph(captured.joint, captured.num_fwd_outputs, request, "eager")
+    analysis = analyze_graph(captured.joint, captured.num_fwd_outputs, Reference(), "eager")
     evaluator = Evaluator(analysis.problem)
 
     def plan(
         budget: int | None, torch_budget: float | None = None, solver: str = "auto"
     ) -> dict[str, Any]:
         policy = None if torch_budget is None else f"torch:{torch_budget:g}"
-        request = make_request(budget, policy, solver, "reference", "best")
+        request = make_request(budget, policy, solver, "best")
         stock = None
         if torch_budget is not None:
             stock = run_stock(copy_graph(source), analysis, torch_budget)

@@ -1,6 +1,6 @@
-"""Measured peak against requested budget, torch and gcpass, drawn from a record of `memory.py`.
+"""Measured peak against requested budget, torch and gcpass, drawn from a record of `measured.py`.
 
-    python -m benchmarks.memory --codegen inductor --models resnet --steps 1 \\
+    python -m benchmarks.measured --codegen inductor --models resnet --steps 1 --no-torch \\
         --fractions 0.9 0.8 0.7 0.6 0.5 0.4 --torch-budgets 1 0.8 0.6 0.4 0.2 0 --out sweep.json
     python -m benchmarks.plot sweep.json resnet docs/budget.png
 """
@@ -38,7 +38,7 @@ def draw(rows: dict, model: str, picture: Path) -> None:
         points = sorted(
             (float(label.partition(" ")[2] or 1), row["measured_bytes"] / MIB)
             for label, row in rows.items()
-            if label.startswith(who) and "measured_bytes" in row
+            if label.partition(" ")[0] == who and "measured_bytes" in row
         )
         name = "torch activation_memory_budget" if who == "torch" else "gcpass memory_budget"
         axes.plot(*zip(*points, strict=True), "o-", color=colour, label=name)

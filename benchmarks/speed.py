@@ -53,8 +53,8 @@ def measure(layers: int, *, with_torch: bool) -> dict[str, Any]:
     from gcpass._evaluate import Evaluator
     from gcpass._solvers import _flow, find_solver, sweep
     from gcpass.fx._capture import capture
+    from gcpass.fx._costs import Reference
     from gcpass.fx._graphs import copy_graph
-    from gcpass.fx._options import make_request
     from gcpass.fx._partitioner import analyze_graph, stock
 
     with gcpass.fake_mode():
@@ -67,9 +67,8 @@ def measure(layers: int, *, with_torch: bool) -> dict[str, Any]:
         start = time.perf_counter()
         stock(joint, (), 0.5, num_fwd_outputs=count)
         seconds["torch"] = time.perf_counter() - start
-    request = make_request(None, None, "auto", "reference", "error")
     start = time.perf_counter()
-    problem = analyze_graph(captured.joint, count, request, "eager").problem
+    problem = analyze_graph(captured.joint, count, Reference(), "eager").problem
     seconds["analysis"] = time.perf_counter() - start
     solve = find_solver("auto")
     engines = {"networkx": False, **({"ortools": True} if _flow.has_ortools() else {})}

@@ -22,7 +22,7 @@ from dataclasses import dataclass, field
 
 from gcpass._backward import Backward
 from gcpass._problem import Phase, Problem, Rule
-from gcpass._sweep import Moment, Schedule, sweep_backward, sweep_forward
+from gcpass._sweep import Fused, Moment, Schedule
 from gcpass._unfused import Unfused
 
 
@@ -35,6 +35,7 @@ class Evaluation:
         saved_nbytes: bytes of the kept storages.
         recomputed: ops that run in the backward although the forward runs them too.
         recompute_picoseconds: their time.
+        keep_picoseconds: what keeping the kept values takes (`Problem.keep_picoseconds`).
         forward_order: what the forward runs, in order.
         backward_order: what the backward runs, in order.
     """
@@ -43,12 +44,23 @@ class Evaluation:
     saved_nbytes: int
     recomputed: tuple[int, ...]
     recompute_picoseconds: int
+    keep_picoseconds: int
     forward_order: tuple[int, ...] = field(repr=False)
     backward_order: tuple[int, ...] = field(repr=False)
 
     @property
     def peak_nbytes(self) -> int:
         return self.peak.nbytes
+
+    @property
+    def overhead_picoseconds(self) -> int:
+        """What the plan costs: what solvers minimise."""
+        return self.recompute_picoseconds + self.keep_picoseconds
+
+    def step_picoseconds(self, problem: Problem) -> int:
+        """Time of the forward and the backward under this plan."""
+        runs = (*self.forward_order, *self.backward_order)
+        return sum(problem.ops[op].picoseconds for op in runs) + self.keep_picoseconds
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,7 +85,8 @@ class Evaluator:
     def __init__(self, problem: Problem) -> None:
         self.problem = problem
         self.backward = Backward(problem)
-        self._unfused = Unfused(problem, self.backward) if problem.codegen == "eager" else None
+        self._fuses = problem.codegen != "eager"
+        self._memory = (Fused if self._fuses else Unfused)(problem, self.backward)
         self._has_rules = any(op.constraint is not None for op in problem.ops)
 
     # -- the whole step -------------------------------------------------------------------------
@@ -94,10 +107,10 @@ class Evaluator:
         everything = problem.forward_range
         kept = frozenset(kept)
         schedule = self._pull(kept, everything) if order is None else self._follow(order)
-        used = self._used(schedule, kept)
+        used = self._memory.used(schedule, kept)
         forward = self._forward_order(used, everything)
-        forward_moment = self._sweep_forward(forward, used)
-        backward_moment = self._sweep_backward(schedule, used, everything)
+        forward_moment = self._memory.forward(forward, used)
+        backward_moment = self._memory.backward(schedule, used, everything)
         late = sorted(op for op, t in schedule if t < 0)
         twice = tuple(op for op in late if problem.ops[op].runs_twice)
         return Evaluation(
@@ -105,13 +118,14 @@ class Evaluator:
             saved_nbytes=sum(problem.storages[problem.kept_storage[k]].nbytes for k in used),
             recomputed=twice,
             recompute_picoseconds=sum(problem.ops[o].picoseconds for o in twice),
+            keep_picoseconds=sum(map(problem.keep_picoseconds, used)),
             forward_order=tuple(forward),
             backward_order=self._backward_order(schedule, in_order=order is None),
         )
 
     def _backward_order(self, schedule: Schedule, *, in_order: bool) -> tuple[int, ...]:
         """Every op the backward graph holds, fused ones put back in their place."""
-        if in_order and self._unfused is not None:  # every op is a step, and the end is the last
+        if in_order and not self._fuses:  # every op is a step, and the end is the last
             return tuple([op for op, _ in schedule[:-1]])
         steps = self.backward.steps
         order: list[int] = []
@@ -141,22 +155,10 @@ class Evaluator:
         """
         kept = frozenset(kept)
         schedule = self._pull(kept, ops, roots=interior)
-        forward = self._sweep_forward(self._forward_order(kept, ops), kept)
-        backward = self._sweep_backward(schedule, kept, ops).nbytes if schedule else 0
+        forward = self._memory.forward(self._forward_order(kept, ops), kept)
+        backward = self._memory.backward(schedule, kept, ops).nbytes if schedule else 0
         time = sum(self.problem.recompute_picoseconds(o) for o, t in schedule if t < 0)
         return SegmentCost(forward.nbytes, backward, time)
-
-    # -- adding up ------------------------------------------------------------------------------
-
-    def _sweep_forward(self, order: list[int], kept: frozenset[int]) -> Moment:
-        if self._unfused is not None:
-            return self._unfused.forward(order, kept)
-        return sweep_forward(self.problem, order, kept)
-
-    def _sweep_backward(self, schedule: Schedule, kept: frozenset[int], ops: range) -> Moment:
-        if self._unfused is not None:
-            return self._unfused.backward(schedule, kept, ops)
-        return sweep_backward(self.backward, self.problem, schedule, kept, ops)
 
     # -- order ----------------------------------------------------------------------------------
 
@@ -205,18 +207,6 @@ class Evaluator:
             for op in (*order, end)
             if op in forward or op in times
         ]
-
-    def _used(self, schedule: Schedule, kept: frozenset[int]) -> frozenset[int]:
-        """What the schedule reads of ``kept``."""
-        if self._unfused is not None:
-            return self._unfused.used(schedule, kept)
-        ops, steps = self.problem.ops, self.backward.steps
-        places = self.problem.kept_storage
-        read: set[int] = set()
-        for op, t in schedule:
-            for source in steps[t].needs if t >= 0 else ops[op].inputs:
-                read.update(ops[source].storages)
-        return frozenset(k for k in kept if places.get(k) in read)
 
     def _forward_order(self, kept: frozenset[int], ops: range) -> list[int]:
         """What the forward runs of ``ops``: all that is FORWARD, and what kept values need."""

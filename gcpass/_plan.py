@@ -49,6 +49,8 @@ class Plan:
         saved_bytes: bytes of the kept values.
         recompute_seconds: time of what runs twice, under the cost model of ``hardware``.
         forward_seconds: time of the forward, likewise.
+        step_seconds: time of forward, backward and recomputation, and of keeping what is kept,
+            likewise.
         lower_bound_seconds: no plan within the budget recomputes less than this, proven
             (`gcpass._solvers._bound`); 0 where nothing is.
         peak: what the peak is made of.
@@ -80,6 +82,7 @@ class Plan:
     kept: tuple[str, ...]
     graph: str
     stops: tuple[tuple[str, int], ...] = ()
+    step_seconds: float = 0.0
     counted: int = 0
     notes: tuple[str, ...] = ()
     versions: tuple[tuple[str, str], ...] = ()
@@ -169,6 +172,8 @@ def _summary_lines(plan: Plan) -> list[str]:
         f"recomputation    {plan.recompute_ratio:.1%} of the forward "
         f"({format_seconds(plan.recompute_seconds)} of {format_seconds(plan.forward_seconds)})"
     )
+    if plan.step_seconds:
+        lines.append(f"step time        {format_seconds(plan.step_seconds)} by the cost model")
     if plan.stops:
         places = len(plan.stops)
         lines.append(f"                 some more than once: values are let go at {places} places")

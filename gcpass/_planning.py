@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import warnings
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
 from gcpass._budget import NO_BUDGET, Budget
@@ -29,14 +29,12 @@ class Request:
         budget: the bound on the peak; ``auto`` must have been resolved.
         policy: a manual policy, or None for the optimiser.
         solver: the solver's name.
-        hardware: the cost model's name, for the record.
         on_infeasible: ``"error"`` or ``"best"``.
     """
 
     budget: Budget = NO_BUDGET
     policy: Policy | None = None
     solver: str = "auto"
-    hardware: str = "auto"
     on_infeasible: str = "error"
 
     def __post_init__(self) -> None:
@@ -79,6 +77,7 @@ def make_plan(
     *,
     stock: StockPartition | None = None,
     versions: Mapping[str, str] | None = None,
+    notes: Iterable[str] = (),
     warn: bool = True,
     certify: bool = True,
 ) -> Planned:
@@ -89,6 +88,7 @@ def make_plan(
         request: what is asked for.
         stock: what torch's own partitioner did, if the policy is torch's.
         versions: recorded in the plan.
+        notes: recorded in the plan, before its own.
         warn: warn where the smallest peak is used for want of a plan within the budget.
         certify: give the optimiser's plan a lower bound.
 
@@ -101,7 +101,7 @@ def make_plan(
     """
     problem = evaluator.problem
     budget_bytes = resolve_budget(evaluator, request)
-    notes: list[str] = []
+    notes = list(notes)
     if request.policy is not None:
         if stock is not None:
             kept, evaluation = stock.kept, evaluator.evaluate(stock.kept, stock.backward_order)
@@ -128,7 +128,9 @@ def make_frontier(
     evaluator: Evaluator,
     request: Request,
     count: int,
+    *,
     versions: Mapping[str, str] | None = None,
+    notes: Iterable[str] = (),
 ) -> list[Plan]:
     """Plans of one problem from the fastest to the smallest peak, none beaten by another.
 
@@ -137,11 +139,14 @@ def make_frontier(
         request: what the plans record; its budget and policy are not looked at.
         count: how many, at most.
         versions: recorded in the plans.
+        notes: recorded in the plans.
     """
-    return [
-        _planned(evaluator, request, s.evaluation.peak_nbytes if i else None, s, [], versions).plan
-        for i, s in enumerate(sweep(evaluator, count))
-    ]
+    notes = list(notes)
+    made: list[Plan] = []
+    for solution in sweep(evaluator, count):
+        budget = solution.evaluation.peak_nbytes if made else None
+        made.append(_planned(evaluator, request, budget, solution, notes, versions).plan)
+    return made
 
 
 def _planned(
@@ -160,11 +165,12 @@ def _planned(
         saved_bytes=evaluation.saved_nbytes,
         recompute_seconds=evaluation.recompute_picoseconds / PICOSECONDS,
         forward_seconds=problem.forward_picoseconds / PICOSECONDS,
+        step_seconds=evaluation.step_picoseconds(problem) / PICOSECONDS,
         lower_bound_seconds=solution.bound_picoseconds / PICOSECONDS,
         peak=_peak(evaluation.peak),
         policy=request.policy.name if request.policy else "optimal",
         solver=request.solver,
-        hardware=request.hardware,
+        hardware=original.hardware,
         codegen=problem.codegen,
         kept=tuple(original.ops[k].name for k in sorted(solution.kept)),
         stops=tuple((original.ops[p].name, depth) for p, depth in sorted(solution.stops.items())),

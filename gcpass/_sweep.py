@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass
 
 from gcpass._backward import Backward
@@ -30,107 +30,122 @@ class Moment:
     temporaries: int
 
 
-def sweep_forward(problem: Problem, order: list[int], kept: frozenset[int]) -> Moment:
-    """The fullest moment of a forward that runs ``order`` and hands on ``kept``."""
-    outputs = set(problem.outputs)
-    fusion = fuse(problem, order, lambda op: op in kept or op in outputs)
-    held = set(problem.output_storages).union(*(problem.ops[k].storages for k in kept))
-    here = set(order)
-    last: dict[int, int] = {}
-    for position, op in enumerate(order):
-        if op not in fusion.fused:
-            for source in (op, *fusion.sources[op]):
-                last.update(dict.fromkeys(problem.ops[source].storages, position))
-    mine = {s for s in last if s not in held and problem.storages[s].producer in here}
-    dying = _by_position(last, mine, len(order))
-    alive = alive_kept = 0
-    best = Moment("", False, 0, 0, 0, 0, 0, 0)
-    for position, op in enumerate(order):
-        if op in fusion.fused:
-            continue
-        new = _total(problem, problem.produced[op])
-        alive_kept += _total(problem, (s for s in problem.produced[op] if s in held))
-        during = alive + new + problem.ops[op].workspace_nbytes
-        before = set(dying[position]) - set(problem.produced[op])
-        if writes_in_place(problem, op, new, before):
-            during -= new
-        if during > best.nbytes:
-            name = problem.ops[op].name
-            best = Moment(name, False, during, alive_kept, 0, 0, 0, during - alive_kept)
-        alive += new - _total(problem, dying[position])
-    return best
+class Fused:
+    """Sweeps of one problem, op by op: right for any codegen, needed where ops fuse."""
 
+    def __init__(self, problem: Problem, backward: Backward) -> None:
+        self._problem, self._backward = problem, backward
 
-def sweep_backward(
-    backward: Backward, problem: Problem, schedule: Schedule, kept: frozenset[int], ops: range
-) -> Moment:
-    """The fullest moment of a backward, counting of the forward range only the values of ``ops``.
-
-    Args:
-        backward: the backward's own values.
-        problem: the problem.
-        schedule: what runs, in order; not empty, and with a step last.
-        kept: what is kept.
-        ops: the stretch whose kept and recomputed values count.
-    """
-    steps, nbytes = backward.steps, [s.nbytes for s in problem.storages]
-    recomputed = [op for op, t in schedule if t < 0]
-    fusion = fuse(problem, recomputed, lambda op: op in backward.read_by_extern)
-    last = _last_uses(backward, problem, schedule, fusion)
-    kept_alive = {
-        s
-        for k in kept
-        if k in ops
-        for s in problem.ops[k].storages
-        if s in last and problem.storages[s].producer in ops
-    }
-    born = set(kept_alive)
-    alive_kept, alive_new = _total(problem, kept_alive), 0
-    dying = _by_position(last, last, len(schedule))
-    best, at = -1, (0, 0, 0, 0)  # bytes; kept, recomputed, step, op
-
-    def note(total: int, op: int, t: int) -> None:
-        nonlocal best, at
-        if total > best:
-            best, at = total, (alive_kept, alive_new, t, op)
-
-    next_step = _next_steps(schedule)
-    unseen = next_step[0]  # the first step whose base has not been counted yet
-    for position, (op, t) in enumerate(schedule):
-        coming = next_step[position]
-        alive = alive_kept + alive_new
-        if unseen < coming:  # steps that read nothing of ``ops``
-            fullest = backward.fullest_between(unseen, coming - 1)
-            note(steps[fullest].base_during + alive, steps[fullest].op, fullest)
-            unseen = coming
-        if t >= 0:
-            during = steps[t].base_during + alive
-            if steps[t].reusable_nbytes and any(
-                nbytes[s] == steps[t].reusable_nbytes and s in born for s in dying[position]
-            ):
-                during -= steps[t].reusable_nbytes
-            note(during, op, t)
-            unseen = t + 1
-        elif op not in fusion.fused:
-            produced = [s for s in problem.produced[op] if s not in problem.output_storages]
-            new = _total(problem, produced)
-            during = steps[coming].base_before + alive + new + problem.ops[op].workspace_nbytes
-            if writes_in_place(problem, op, new, set(dying[position]) & born):
+    def forward(self, order: Sequence[int], kept: Collection[int]) -> Moment:
+        """The fullest moment of a forward that runs ``order`` and hands on ``kept``."""
+        problem = self._problem
+        outputs = set(problem.outputs)
+        fusion = fuse(problem, order, lambda op: op in kept or op in outputs)
+        held = set(problem.output_storages).union(*(problem.ops[k].storages for k in kept))
+        here = set(order)
+        last: dict[int, int] = {}
+        for position, op in enumerate(order):
+            if op not in fusion.fused:
+                for source in (op, *fusion.sources[op]):
+                    last.update(dict.fromkeys(problem.ops[source].storages, position))
+        mine = {s for s in last if s not in held and problem.storages[s].producer in here}
+        dying = _by_position(last, mine, len(order))
+        alive = alive_kept = 0
+        best = Moment("", False, 0, 0, 0, 0, 0, 0)
+        for position, op in enumerate(order):
+            if op in fusion.fused:
+                continue
+            new = _total(problem, problem.produced[op])
+            alive_kept += _total(problem, (s for s in problem.produced[op] if s in held))
+            during = alive + new + problem.ops[op].workspace_nbytes
+            before = set(dying[position]) - set(problem.produced[op])
+            if writes_in_place(problem, op, new, before):
                 during -= new
-            born.update(produced)
-            alive_new += new
-            note(during, op, coming)
-            alive_new -= _total(problem, kept_alive.intersection(produced))  # it is there already
-        for s in dying[position]:
-            if s in kept_alive:
-                alive_kept -= nbytes[s]
-            elif s in born:
-                alive_new -= nbytes[s]
-    kept_nbytes, new_nbytes, t, op = at
-    gradients, outputs = steps[t].gradient_nbytes, backward.outputs_nbytes
-    name = problem.ops[op].name if op < len(problem.ops) else "end of backward"
-    rest = best - kept_nbytes - new_nbytes - gradients - outputs
-    return Moment(name, True, best, kept_nbytes, new_nbytes, gradients, outputs, rest)
+            if during > best.nbytes:
+                name = problem.ops[op].name
+                best = Moment(name, False, during, alive_kept, 0, 0, 0, during - alive_kept)
+            alive += new - _total(problem, dying[position])
+        return best
+
+    def backward(self, schedule: Schedule, kept: Collection[int], ops: range) -> Moment:
+        """The fullest moment of a backward; of the forward range only values of ``ops`` count.
+
+        Args:
+            schedule: what runs, in order; not empty, and with a step last.
+            kept: what is kept.
+            ops: the stretch whose kept and recomputed values count.
+        """
+        problem, backward = self._problem, self._backward
+        steps, nbytes = backward.steps, [s.nbytes for s in problem.storages]
+        recomputed = [op for op, t in schedule if t < 0]
+        fusion = fuse(problem, recomputed, lambda op: op in backward.read_by_extern)
+        last = _last_uses(backward, problem, schedule, fusion)
+        kept_alive = {
+            s
+            for k in kept
+            if k in ops
+            for s in problem.ops[k].storages
+            if s in last and problem.storages[s].producer in ops
+        }
+        born = set(kept_alive)
+        alive_kept, alive_new = _total(problem, kept_alive), 0
+        dying = _by_position(last, last, len(schedule))
+        best, at = -1, (0, 0, 0, 0)  # bytes; kept, recomputed, step, op
+
+        def note(total: int, op: int, t: int) -> None:
+            nonlocal best, at
+            if total > best:
+                best, at = total, (alive_kept, alive_new, t, op)
+
+        next_step = _next_steps(schedule)
+        unseen = next_step[0]  # the first step whose base has not been counted yet
+        for position, (op, t) in enumerate(schedule):
+            coming = next_step[position]
+            alive = alive_kept + alive_new
+            if unseen < coming:  # steps that read nothing of ``ops``
+                fullest = backward.fullest_between(unseen, coming - 1)
+                note(steps[fullest].base_during + alive, steps[fullest].op, fullest)
+                unseen = coming
+            if t >= 0:
+                during = steps[t].base_during + alive
+                if steps[t].reusable_nbytes and any(
+                    nbytes[s] == steps[t].reusable_nbytes and s in born for s in dying[position]
+                ):
+                    during -= steps[t].reusable_nbytes
+                note(during, op, t)
+                unseen = t + 1
+            elif op not in fusion.fused:
+                produced = [s for s in problem.produced[op] if s not in problem.output_storages]
+                new = _total(problem, produced)
+                during = steps[coming].base_before + alive + new + problem.ops[op].workspace_nbytes
+                if writes_in_place(problem, op, new, set(dying[position]) & born):
+                    during -= new
+                born.update(produced)
+                alive_new += new
+                note(during, op, coming)
+                alive_new -= _total(
+                    problem, kept_alive.intersection(produced)
+                )  # it is there already
+            for s in dying[position]:
+                if s in kept_alive:
+                    alive_kept -= nbytes[s]
+                elif s in born:
+                    alive_new -= nbytes[s]
+        kept_nbytes, new_nbytes, t, op = at
+        gradients, outputs = steps[t].gradient_nbytes, backward.outputs_nbytes
+        name = problem.ops[op].name if op < len(problem.ops) else "end of backward"
+        rest = best - kept_nbytes - new_nbytes - gradients - outputs
+        return Moment(name, True, best, kept_nbytes, new_nbytes, gradients, outputs, rest)
+
+    def used(self, schedule: Schedule, kept: Collection[int]) -> frozenset[int]:
+        """What the schedule reads of ``kept``."""
+        ops, steps = self._problem.ops, self._backward.steps
+        places = self._problem.kept_storage
+        read: set[int] = set()
+        for op, t in schedule:
+            for source in steps[t].needs if t >= 0 else ops[op].inputs:
+                read.update(ops[source].storages)
+        return frozenset(k for k in kept if places.get(k) in read)
 
 
 def _last_uses(

@@ -20,7 +20,7 @@ _Array = np.ndarray
 
 
 class Unfused:
-    """Sweeps of one problem with ``codegen="eager"``."""
+    """What `gcpass._sweep.Fused` does, for one problem with ``codegen="eager"``."""
 
     def __init__(self, problem: Problem, backward: Backward) -> None:
         self._problem, self._backward = problem, backward
@@ -44,7 +44,7 @@ class Unfused:
         self._born_late = self._produced.sums(np.where(self._is_output, 0, self._nbytes))
 
     def forward(self, order: Sequence[int], kept: Collection[int]) -> Moment:
-        """`gcpass._sweep.sweep_forward`."""
+        """`Fused.forward`."""
         run = _integers(order)
         if not len(run):
             return Moment("", False, 0, 0, 0, 0, 0, 0)
@@ -65,7 +65,7 @@ class Unfused:
         return Moment(name, False, total, kept_nbytes, 0, 0, 0, total - kept_nbytes)
 
     def used(self, schedule: Schedule, kept: Collection[int]) -> frozenset[int]:
-        """What the schedule reads of ``kept``."""
+        """`Fused.used`."""
         run, t, late = _columns(schedule)
         read = np.zeros(len(self._nbytes), bool)
         read[self._read.of(run[late])[0]] = True
@@ -74,7 +74,7 @@ class Unfused:
         return frozenset(k for k in kept if k in places and read[places[k]])
 
     def backward(self, schedule: Schedule, kept: Collection[int], ops: range) -> Moment:
-        """`gcpass._sweep.sweep_backward`."""
+        """`Fused.backward`."""
         run, t, late = _columns(schedule)
         last = self._last_readers(run, t, late)
         kept_alive = np.zeros(len(last), bool)

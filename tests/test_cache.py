@@ -18,6 +18,7 @@ import gcpass
 from gcpass.fx import _partitioner
 from gcpass.fx._options import read_options
 from gcpass.fx._partitioner import Partitioner
+from gcpass.fx._prices import find_prices
 from gcpass.policies import Policy, torch_policy
 
 PROGRAM = """
@@ -93,7 +94,9 @@ def test_processes_that_share_a_warm_cache(tmp_path: Path) -> None:
 
 
 def _uuid(options: dict[str, Any]) -> str:
-    uuid = Partitioner(read_options(options), lambda plan: None).uuid()
+    checked = read_options(options)
+    prices = find_prices(checked.hardware, torch.device("cpu"))
+    uuid = Partitioner(checked, prices, None).uuid()
     assert isinstance(uuid, str)
     return uuid
 
@@ -112,6 +115,8 @@ SETTINGS: list[dict[str, Any]] = [
     {"policy": "torch:0.25"},
     {"solver": "segments"},
     {"hardware": "reference"},
+    {"hardware": "h100"},
+    {"hardware": "measured"},
     {"on_infeasible": "best"},
     {"codegen": "eager"},
 ]

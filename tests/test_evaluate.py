@@ -8,6 +8,7 @@ from random_problems import problems
 
 from gcpass._evaluate import Evaluator
 from gcpass._problem import Phase, Problem
+from gcpass._sweep import Fused
 
 
 def naive_peak(problem: Problem, kept: frozenset[int]) -> int:
@@ -114,7 +115,7 @@ def test_sums_on_arrays_are_the_same(problem: Problem, random) -> None:
     start, stop = sorted(random.sample(range(forward.start, forward.stop + 1), 2))
     interior = [op for op in range(start, stop) if random.random() < 0.7]
     on_arrays = evaluator.evaluate(kept), evaluator.segment(range(start, stop), kept, interior)
-    evaluator._unfused = None
+    evaluator._memory, evaluator._fuses = Fused(problem, evaluator.backward), True
     assert on_arrays == (
         evaluator.evaluate(kept),
         evaluator.segment(range(start, stop), kept, interior),

@@ -187,7 +187,7 @@ def smallest(
     fn: Callable[..., Any], args: tuple[Tensor], solver: str, codegen: str, budget: int = 1
 ) -> Step:
     """A step whose plan is within ``budget``, or has the smallest peak the solver finds."""
-    request = make_request(budget, None, solver, "auto", "best")
+    request = make_request(budget, None, solver, "best")
     return Step(fn, args, None, Options(request=request, codegen=codegen))
 
 

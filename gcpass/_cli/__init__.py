@@ -7,6 +7,7 @@ from typing import Annotated
 
 import typer
 
+from gcpass._cli._calibrate import calibrate
 from gcpass._cli._demo import demo
 from gcpass._cli._frontier import frontier
 from gcpass._cli._plan import plan
@@ -21,6 +22,7 @@ app = typer.Typer(
 app.command()(demo)
 app.command()(plan)
 app.command()(frontier)
+app.command()(calibrate)
 
 
 def _print_version(wanted: bool) -> None:

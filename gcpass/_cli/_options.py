@@ -15,5 +15,11 @@ Target = Annotated[
     ),
 ]
 Codegen = Annotated[str, typer.Option(help="Whose memory is predicted: inductor or eager.")]
-Hardware = Annotated[str, typer.Option(help="The cost model.")]
+Hardware = Annotated[
+    str,
+    typer.Option(
+        help="The cost model: auto (the device's profile), measured (ops are run), reference, a "
+        "profile such as h100, or the path of one."
+    ),
+]
 Fake = Annotated[bool, typer.Option("--fake", help="Build model and inputs without memory.")]

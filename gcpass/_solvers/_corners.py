@@ -72,7 +72,7 @@ def _trimmed(evaluator: Evaluator, corner: Found, budget: int) -> Found:
 
         def worth(other: Found, now: Evaluation = evaluation) -> float:
             freed = now.peak_nbytes - max(other[1].peak_nbytes, budget)
-            return freed / (1 + other[1].recompute_picoseconds - now.recompute_picoseconds)
+            return freed / (1 + other[1].overhead_picoseconds - now.overhead_picoseconds)
 
         best = max(found, key=worth, default=corner)
         if best[1].peak_nbytes >= evaluation.peak_nbytes:

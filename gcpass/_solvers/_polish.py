@@ -21,20 +21,23 @@ def polish(
         budget: bytes.
 
     Returns:
-        A plan that recomputes no more, and its evaluation.
+        A plan that costs no more, and its evaluation.
     """
     problem = evaluator.problem
     trials = max(min(_TRIALS, _OPS // len(problem.ops)), 8)
 
+    def saved_picoseconds(op: int) -> int:
+        return problem.recompute_picoseconds(op) - problem.keep_picoseconds(op)
+
     def worth(op: int) -> float:
         nbytes = problem.storages[problem.kept_storage[op]].nbytes
-        return problem.recompute_picoseconds(op) / (nbytes + 1)
+        return saved_picoseconds(op) / (nbytes + 1)
 
     late = set(evaluation.backward_order)
     candidates = [
         op
         for op in problem.kept_storage
-        if op in late and op not in kept and problem.recompute_picoseconds(op) > 0
+        if op in late and op not in kept and saved_picoseconds(op) > 0
     ]
     candidates.sort(key=worth, reverse=True)
     stack = [candidates] if candidates else []
@@ -46,7 +49,7 @@ def polish(
         trial = kept | frozenset(group)
         result = evaluator.evaluate(trial)
         if result.peak_nbytes <= budget:
-            if result.recompute_picoseconds < evaluation.recompute_picoseconds:
+            if result.overhead_picoseconds < evaluation.overhead_picoseconds:
                 kept, evaluation = trial, result
         elif len(group) > 1:
             half = len(group) // 2

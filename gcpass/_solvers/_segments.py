@@ -129,6 +129,6 @@ def _smallest(evaluator: Evaluator) -> Found:
     floor = min(e.peak_nbytes for _, e in evaluated) * 1001 // 1000
     kept, evaluation = min(
         (c for c in evaluated if c[1].peak_nbytes <= floor),
-        key=lambda c: c[1].recompute_picoseconds,
+        key=lambda c: c[1].overhead_picoseconds,
     )
     return polish(evaluator, kept, evaluation, floor)

@@ -15,7 +15,7 @@ Found = tuple[frozenset[int], Evaluation]  # what is kept, and what that comes t
 def badness(evaluation: Evaluation, budget: int) -> tuple[int, int, int]:
     """What makes one plan worse than another: excess over the budget, then time, then bytes."""
     excess = max(evaluation.peak_nbytes - budget, 0)
-    return excess, evaluation.recompute_picoseconds, evaluation.peak_nbytes
+    return excess, evaluation.overhead_picoseconds, evaluation.peak_nbytes
 
 
 class Status(enum.Enum):
@@ -49,11 +49,11 @@ def unbeaten(solutions: Iterable[Solution]) -> list[Solution]:
     """Those that no other beats in both peak and time, fastest first."""
     ordered = sorted(
         solutions,
-        key=lambda s: (s.evaluation.peak_nbytes, s.evaluation.recompute_picoseconds),
+        key=lambda s: (s.evaluation.peak_nbytes, s.evaluation.overhead_picoseconds),
     )
     useful: list[Solution] = []
     for solution in ordered:
-        time = solution.evaluation.recompute_picoseconds
-        if not useful or time < useful[-1].evaluation.recompute_picoseconds:
+        time = solution.evaluation.overhead_picoseconds
+        if not useful or time < useful[-1].evaluation.overhead_picoseconds:
             useful.append(solution)
     return useful[::-1]

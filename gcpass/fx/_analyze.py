@@ -7,24 +7,24 @@ from dataclasses import dataclass
 
 import torch
 from torch import fx
-from torch.fx.node import map_arg
 
 from gcpass._errors import UnsupportedGraph
 from gcpass._problem import Op, Phase, Problem, Storage
+from gcpass._units import PICOSECONDS
 from gcpass.fx import _compat, _meta
+from gcpass.fx._call import block_nbytes, call_of, elements_nbytes, packet_name
 from gcpass.fx._constraints import constraint
-from gcpass.fx._costs import (
-    Hardware,
-    dense_copies_nbytes,
-    op_picoseconds,
-    result_nbytes,
-    tensor_nbytes,
-    traffic_picoseconds,
-    workspace_nbytes,
-)
+from gcpass.fx._costs import Prices
+from gcpass.fx._devices import device_of
 from gcpass.fx._kernels import kernel
 from gcpass.fx._phases import classify, is_tangent, output_nodes, running_order
+from gcpass.fx._traffic import loop_traffic
 from gcpass.fx._views import base_of, clone_mutated_inputs, mutated_inputs
+from gcpass.fx._workspaces import dense_copies_nbytes, result_nbytes, workspace_nbytes
+
+_CUDA_BLOCK = 512  # bytes that CUDA's caching allocator rounds up to
+_REUSED_NBYTES = 8 * 2**20  # of freed memory that a C library keeps rather than gives back, at most
+_KEPT = (Phase.FORWARD, Phase.EITHER)
 
 
 @dataclass(frozen=True)
@@ -36,26 +36,26 @@ class Analysis:
         problem: what the solvers see.
         nodes: the graph node of each op of the problem.
         num_fwd_outputs: how many of the joint graph's outputs the forward returns.
+        notes: what a user should know of the prices, in sentences.
     """
 
     joint: fx.GraphModule
     problem: Problem
     nodes: tuple[fx.Node, ...]
     num_fwd_outputs: int
+    notes: tuple[str, ...] = ()
 
     def index_of(self) -> dict[str, int]:
         return {node.name: index for index, node in enumerate(self.nodes)}
 
 
-def analyze(
-    joint: fx.GraphModule, num_fwd_outputs: int, hardware: Hardware, codegen: str
-) -> Analysis:
+def analyze(joint: fx.GraphModule, num_fwd_outputs: int, prices: Prices, codegen: str) -> Analysis:
     """Read the planning problem off a joint graph.
 
     Args:
         joint: as AOTAutograd hands it to a partitioner; cleaned in place.
         num_fwd_outputs: how many of its outputs are the forward's.
-        hardware: prices the ops.
+        prices: of the ops.
         codegen: ``"eager"`` or ``"inductor"``.
 
     Returns:
@@ -68,8 +68,8 @@ def analyze(
     clone_mutated_inputs(joint)
     phases = classify(joint, num_fwd_outputs)
     order = running_order(joint, phases)
-    problem = _Builder(joint, order, phases, num_fwd_outputs, hardware, codegen).build()
-    return Analysis(joint, problem, tuple(order), num_fwd_outputs)
+    problem = _Builder(joint, order, phases, num_fwd_outputs, prices, codegen).build()
+    return Analysis(joint, problem, tuple(order), num_fwd_outputs, prices.notes())
 
 
 class _Builder:
@@ -81,12 +81,15 @@ class _Builder:
         order: list[fx.Node],
         phases: dict[fx.Node, Phase],
         num_fwd_outputs: int,
-        hardware: Hardware,
+        prices: Prices,
         codegen: str,
     ) -> None:
         self.joint, self.order, self.phases = joint, order, phases
         self.outputs, self.gradients = output_nodes(joint, num_fwd_outputs)
-        self.hardware, self.codegen = hardware, codegen
+        self.prices, self.codegen = prices, codegen
+        fuses = codegen == "inductor" and prices.device
+        self.traffic = loop_traffic(order) if fuses else {}
+        self.workspaces_count = prices.device == "cpu" == device_of(map(_meta.value, order)).type
         self.index = {node: i for i, node in enumerate(order)}
         self.mutated = mutated_inputs(joint)
         self.storages: list[Storage] = []
@@ -101,6 +104,8 @@ class _Builder:
             outputs=tuple(dict.fromkeys(index[n] for n in self.outputs if n in index)),
             gradients=tuple(dict.fromkeys(index[n] for n in self.gradients if n in index)),
             codegen=self.codegen,
+            hardware=self.prices.name,
+            kept_byte_picoseconds=self._kept_byte_picoseconds(),
         )
 
     def _op(self, index: int, node: fx.Node) -> Op:
@@ -110,13 +115,12 @@ class _Builder:
         produces = self._place(index, node, value)
         cost = traffic = workspace = 0
         if node.op == "call_function" and produces and node.target is not operator.getitem:
-            arguments = map_arg(node.args, _meta.value)
-            keywords = map_arg(node.kwargs, _meta.value)
-            cost = op_picoseconds(node, arguments, keywords, value, self.hardware)
-            traffic = traffic_picoseconds(value, self.hardware)
-            if self._kernels_as_they_are():
-                workspace = workspace_nbytes(node, arguments, value)
-                workspace += dense_copies_nbytes(node, arguments)
+            call = call_of(node)
+            cost = round(PICOSECONDS * self.prices.seconds(call, self.traffic.get(node)))
+            traffic = round(PICOSECONDS * self.prices.traffic_seconds(elements_nbytes(value)))
+            if self.workspaces_count:
+                fused = self.codegen == "inductor"  # which lays convolutions out channels last
+                workspace = workspace_nbytes(call, channels_last=fused) + dense_copies_nbytes(call)
         module, source = _meta.origin(node)
         return Op(
             name=node.name,
@@ -133,9 +137,12 @@ class _Builder:
             source=source,
         )
 
-    def _kernels_as_they_are(self) -> bool:
-        """Whether ATen's own kernels run, and what they allocate counts."""
-        return self.hardware.workspaces and self.codegen == "eager"
+    def _kept_byte_picoseconds(self) -> int:
+        """What a byte kept costs; nothing if all that the forward makes is little."""
+        made = (s.nbytes for s in self.storages if self.phases[self.order[s.producer]] in _KEPT)
+        if sum(made) < _REUSED_NBYTES:
+            return 0
+        return round(PICOSECONDS * self.prices.kept_byte_seconds)
 
     def _check_value(self, node: fx.Node, value: object) -> None:
         known = (torch.Tensor, torch.SymInt, torch.SymFloat, torch.SymBool, int, float, bool)
@@ -161,12 +168,14 @@ class _Builder:
             return self._place_item(index, node)
         if isinstance(value, (list, tuple)):  # an item that is no tensor gets an empty storage
             self.values[node] = tuple(
-                self._store(index, tensor_nbytes(item), None) for item in value
+                self._store(index, block_nbytes(item), None) for item in value
             )
             return any(isinstance(item, torch.Tensor) for item in value)
         if isinstance(value, torch.Tensor) or _compat.is_symbol(node):
             size = (
-                result_nbytes(node, value) if self._kernels_as_they_are() else tensor_nbytes(value)
+                result_nbytes(node, value)
+                if self.workspaces_count and self.codegen == "eager"
+                else block_nbytes(value)
             )
             self.values[node] = (self._store(index, size, index),)
             return True
@@ -174,7 +183,9 @@ class _Builder:
         return False
 
     def _store(self, producer: int, nbytes: int, holder: int | None) -> int:
-        """A new storage."""
+        """A new storage; on CUDA, of whole blocks of its allocator."""
+        if self.prices.device == "cuda":
+            nbytes = -(-nbytes // _CUDA_BLOCK) * _CUDA_BLOCK
         self.storages.append(Storage(nbytes, producer, holder))
         return len(self.storages) - 1
 
@@ -197,5 +208,4 @@ class _Builder:
 def _target_name(node: fx.Node) -> str:
     if node.op != "call_function":
         return node.op
-    packet = getattr(node.target, "_overloadpacket", None)
-    return str(packet) if packet is not None else getattr(node.target, "__name__", str(node.target))
+    return packet_name(node)

@@ -13,8 +13,10 @@ from gcpass._errors import GcpassError
 from gcpass._plan import Plan
 from gcpass._report import write_report
 from gcpass.fx import _compat
+from gcpass.fx._devices import device_of
 from gcpass.fx._options import Options, read_options, resolve_auto
 from gcpass.fx._partitioner import Partitioner
+from gcpass.fx._prices import find_prices
 
 
 def gcpass(
@@ -54,6 +56,7 @@ def compile_graph(
     on_plan: Callable[[Plan], None] | None = None,
 ) -> Callable[..., Any]:
     """Compile a graph under checked options; ``on_plan`` is called with each plan made."""
+    prices = find_prices(options.hardware, device_of(example_inputs))
     if options.request.budget.auto:
         budget = resolve_auto(options, example_inputs)
         options = replace(options, request=replace(options.request, budget=budget))
@@ -64,12 +67,12 @@ def compile_graph(
         if options.report is not None:
             write_report(plan, options.report)
 
-    partitioner = Partitioner(options, planned)
+    wants_plan = on_plan is not None or options.report is not None
+    partitioner = Partitioner(options, prices, planned if wants_plan else None)
     if options.codegen == "eager":
         return _compat.compile_eagerly(
             gm, example_inputs, partitioner, _compat.eager_decompositions()
         )
-    wants_plan = on_plan is not None or options.report is not None
     with _compat.without_compiled_graph_cache() if wants_plan else contextlib.nullcontext():
         return _compat.compile_with_inductor(
             gm, example_inputs, {**options.inductor, "custom_partitioner_fn": partitioner}

@@ -245,6 +245,15 @@ def without_compiled_graph_cache() -> Iterator[None]:
         yield
 
 
+@contextlib.contextmanager
+def outside_modes() -> Iterator[None]:
+    """No tracing and no fake tensors: what is called inside is really run."""
+    from torch.utils._python_dispatch import _disable_current_modes
+
+    with _disable_current_modes(), torch._C._DisableAutocast():
+        yield
+
+
 def memory_events(profiler: torch.profiler.profile) -> Iterator[int]:
     """Bytes of each allocation (positive) and free (negative) that the profiler saw, in order."""
     results = profiler.profiler.kineto_results if profiler.profiler else None

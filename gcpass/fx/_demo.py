@@ -154,9 +154,7 @@ def run_demo(
 
 
 def _options(configuration: Configuration, codegen: str) -> Options:
-    request = make_request(
-        configuration.memory_budget, configuration.policy, "auto", "auto", "best"
-    )
+    request = make_request(configuration.memory_budget, configuration.policy, "auto", "best")
     return Options(request=request, codegen=check_codegen(codegen))
 
 

@@ -146,7 +146,7 @@ def measure(
     """
     if isinstance(steps, bool) or not isinstance(steps, int) or steps < 1:
         raise OptionError(f"steps={steps!r} must be a whole number of at least 1")
-    request = make_request(memory_budget, policy, "auto", "auto", "error")
+    request = make_request(memory_budget, policy, "auto", "error")
     options = Options(request=request, codegen=check_codegen(codegen))
     fn, args, kwargs = _move(fn, args, kwargs, device)
     step = Step(fn, args, kwargs, options)

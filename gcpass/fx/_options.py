@@ -17,7 +17,7 @@ from gcpass._plan import Plan
 from gcpass._planning import Request
 from gcpass._units import format_bytes, parse_bytes
 from gcpass.fx import _compat
-from gcpass.fx._costs import find_hardware
+from gcpass.fx._prices import check_hardware
 from gcpass.policies import Policy, find_policy
 
 CODEGENS = ("inductor", "eager")
@@ -42,6 +42,7 @@ class Options:
     Attributes:
         request: what the planner is asked for.
         codegen: ``"inductor"`` or ``"eager"``.
+        hardware: the cost model.
         reserve_bytes: bytes that ``memory_budget="auto"`` leaves free; None for the default.
         report: ``"text"`` (to standard error), a file's path (JSON), or None.
         plan: a stored plan to follow, or None.
@@ -50,6 +51,7 @@ class Options:
 
     request: Request = field(default_factory=Request)
     codegen: str = "inductor"
+    hardware: str = "auto"
     reserve_bytes: int | None = None
     report: str | None = None
     plan: Plan | None = None
@@ -82,9 +84,9 @@ def read_options(options: Mapping[str, Any] | None, mode: str | None = None) -> 
             budget,
             own.get("policy"),
             own.get("solver", "auto"),
-            own.get("hardware", "auto"),
             own.get("on_infeasible", "error"),
         ),
+        hardware=check_hardware(own.get("hardware", "auto")),
         codegen=check_codegen(own.get("codegen", "inductor")),
         reserve_bytes=_read_reserve(own.get("reserve")),
         report=_read_report(own.get("report", os.environ.get("GCPASS_REPORT"))),
@@ -97,12 +99,10 @@ def make_request(
     budget: object,
     policy: str | Policy | None,
     solver: str,
-    hardware: str,
     on_infeasible: str,
 ) -> Request:
     """A checked request."""
-    find_hardware(hardware)
-    return Request(parse_budget(budget), find_policy(policy), solver, hardware, on_infeasible)
+    return Request(parse_budget(budget), find_policy(policy), solver, on_infeasible)
 
 
 def check_codegen(codegen: object) -> str:

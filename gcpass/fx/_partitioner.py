@@ -22,11 +22,11 @@ from gcpass._problem import Phase
 from gcpass._version import __version__
 from gcpass.fx import _compat
 from gcpass.fx._analyze import Analysis, analyze
-from gcpass.fx._costs import find_hardware
+from gcpass.fx._costs import Prices
 from gcpass.fx._graphs import copy_graph
 from gcpass.fx._lower import lower
 from gcpass.fx._options import Options
-from gcpass.fx._verify import plan_checked
+from gcpass.fx._verify import counted, plan_checked
 
 log = logging.getLogger("gcpass")
 
@@ -38,11 +38,14 @@ class Partitioner(_compat.CustomPartitionerFn):
 
     Args:
         options: the checked options; ``request.budget.auto`` must have been resolved.
-        on_plan: called with each plan made.
+        prices: of the ops on the device that is compiled for.
+        on_plan: called with each plan made, its peak counted; None if nobody asks.
     """
 
-    def __init__(self, options: Options, on_plan: Callable[[Plan], None]) -> None:
-        self._options, self._on_plan = options, on_plan
+    def __init__(
+        self, options: Options, prices: Prices, on_plan: Callable[[Plan], None] | None
+    ) -> None:
+        self._options, self._prices, self._on_plan = options, prices, on_plan
 
     def __call__(
         self, gm: fx.GraphModule, joint_inputs: Sequence[object], **kwargs: Any
@@ -75,16 +78,23 @@ class Partitioner(_compat.CustomPartitionerFn):
         num_fwd_outputs = kwargs["num_fwd_outputs"]
         static = kwargs.get("static_lifetime_input_indices")
         if self._chooses() and codegen == "inductor" and request.budget != NO_BUDGET:
-            analysis = analyze_graph(gm, num_fwd_outputs, request, codegen)
+            analysis = analyze_graph(gm, num_fwd_outputs, self._prices, codegen)
             evaluator = Evaluator(analysis.problem)
             checked = plan_checked(analysis, evaluator, request, VERSIONS, static)
-            self._on_plan(checked.planned.plan)
+            if self._on_plan is not None:
+                self._on_plan(checked.planned.plan)
             return checked.modules
-        analysis, planned = plan_graph(gm, num_fwd_outputs, request, codegen, self._options.plan)
-        self._on_plan(planned.plan)
+        analysis, planned = plan_graph(
+            gm, num_fwd_outputs, request, self._prices, codegen, self._options.plan
+        )
         if request.policy is not None and request.policy.torch_budget is not None:
-            return stock(original, joint_inputs, request.policy.torch_budget, **kwargs)
-        return lower(analysis, planned, static)
+            modules = stock(original, joint_inputs, request.policy.torch_budget, **kwargs)
+        else:
+            modules = lower(analysis, planned, static)
+        if self._on_plan is not None:
+            counts = codegen == "inductor"
+            self._on_plan(counted(analysis, planned, modules) if counts else planned.plan)
+        return modules
 
     def _chooses(self) -> bool:
         """Whether the optimiser decides, rather than a policy or a stored plan."""
@@ -103,7 +113,8 @@ class Partitioner(_compat.CustomPartitionerFn):
             request.budget,
             request.policy.fingerprint if request.policy else None,
             request.solver,
-            request.hardware,
+            self._options.hardware,
+            self._prices.fingerprint,
             request.on_infeasible,
             self._options.codegen,
             self._options.plan.to_json() if self._options.plan else None,
@@ -115,6 +126,7 @@ def plan_graph(
     joint: fx.GraphModule,
     num_fwd_outputs: int,
     request: Request,
+    prices: Prices,
     codegen: str,
     stored: Plan | None = None,
 ) -> tuple[Analysis, Planned]:
@@ -125,37 +137,45 @@ def plan_graph(
         InfeasibleBudget: no plan fits, and the request says to raise.
     """
     stock_source = copy_graph(joint) if request.policy and request.policy.choose is None else None
-    analysis = analyze_graph(joint, num_fwd_outputs, request, codegen)
+    analysis = analyze_graph(joint, num_fwd_outputs, prices, codegen)
     evaluator = Evaluator(analysis.problem)
     if stored is not None:
         return analysis, replay(evaluator, stored)
     stocks = None
     if stock_source is not None and request.policy is not None:
         stocks = run_stock(stock_source, analysis, request.policy.torch_budget or 0.0)
-    return analysis, make_plan(evaluator, request, stock=stocks, versions=VERSIONS)
+    return analysis, make_plan(
+        evaluator, request, stock=stocks, versions=VERSIONS, notes=analysis.notes
+    )
 
 
 def plan_frontier(
-    joint: fx.GraphModule, num_fwd_outputs: int, request: Request, codegen: str, count: int
+    joint: fx.GraphModule,
+    num_fwd_outputs: int,
+    request: Request,
+    prices: Prices,
+    codegen: str,
+    count: int,
 ) -> list[Plan]:
     """Analyze a joint graph and plan it at ``count`` peaks.
 
     Raises:
         UnsupportedGraph: the graph cannot be planned.
     """
-    analysis = analyze_graph(joint, num_fwd_outputs, request, codegen)
-    return make_frontier(Evaluator(analysis.problem), request, count, VERSIONS)
+    analysis = analyze_graph(joint, num_fwd_outputs, prices, codegen)
+    evaluator = Evaluator(analysis.problem)
+    return make_frontier(evaluator, request, count, versions=VERSIONS, notes=analysis.notes)
 
 
 def analyze_graph(
-    joint: fx.GraphModule, num_fwd_outputs: int, request: Request, codegen: str
+    joint: fx.GraphModule, num_fwd_outputs: int, prices: Prices, codegen: str
 ) -> Analysis:
     """Analyze a joint graph.
 
     Raises:
         UnsupportedGraph: there is nothing in it to plan.
     """
-    analysis = analyze(joint, num_fwd_outputs, find_hardware(request.hardware), codegen)
+    analysis = analyze(joint, num_fwd_outputs, prices, codegen)
     if not any(op.phase is Phase.BACKWARD for op in analysis.problem.ops):
         raise UnsupportedGraph("its backward does not depend on the forward's gradients")
     return analysis

@@ -9,9 +9,11 @@ from gcpass._errors import OptionError
 from gcpass._frontier import Frontier
 from gcpass._plan import Plan
 from gcpass.fx._capture import capture
+from gcpass.fx._devices import device_of
 from gcpass.fx._graphs import copy_graph
 from gcpass.fx._options import Options, check_codegen, make_request, resolve_auto
 from gcpass.fx._partitioner import plan_frontier, plan_graph
+from gcpass.fx._prices import check_hardware, find_prices
 from gcpass.policies import Policy
 
 
@@ -35,7 +37,8 @@ def plan(
         kwargs: its keyword arguments.
         memory_budget: bound on the peak: ``"6GiB"``, bytes, a fraction in (0, 1] of the
             unconstrained plan's predicted peak, ``"auto"``, or None.
-        hardware: the cost model.
+        hardware: the cost model: ``"auto"`` (the device's profile), ``"measured"`` (ops are run),
+            ``"reference"``, a profile such as ``"h100"``, or the path of one.
         policy: None for the optimiser, or a manual policy: ``"none"``, ``"full"``, ``"torch"``,
             ``"torch:0.5"``, or an object of `gcpass.policies`.
         codegen: whose memory is predicted: ``"inductor"`` (fused) or ``"eager"`` (op by op).
@@ -50,13 +53,14 @@ def plan(
         CaptureError: ``fn`` cannot be captured as one graph, or needs no gradient.
         InfeasibleBudget: no plan keeps the peak within the budget.
     """
-    request = make_request(memory_budget, policy, solver, hardware, on_infeasible)
-    codegen = check_codegen(codegen)
+    request = make_request(memory_budget, policy, solver, on_infeasible)
+    hardware, codegen = check_hardware(hardware), check_codegen(codegen)
     captured = capture(fn, args, kwargs, codegen)
     if request.budget.auto:
         budget = resolve_auto(Options(request=request), captured.inputs)
-        request = make_request(budget, policy, solver, hardware, on_infeasible)
-    _, planned = plan_graph(captured.joint, captured.num_fwd_outputs, request, codegen)
+        request = make_request(budget, policy, solver, on_infeasible)
+    prices = find_prices(hardware, device_of(captured.inputs))
+    _, planned = plan_graph(captured.joint, captured.num_fwd_outputs, request, prices, codegen)
     return planned.plan
 
 
@@ -75,7 +79,8 @@ def frontier(
         fn: returns a loss, or tensors, which are summed.
         args: its arguments; real tensors, or fake ones built under `gcpass.fake_mode`.
         kwargs: its keyword arguments.
-        hardware: the cost model.
+        hardware: the cost model: ``"auto"`` (the device's profile), ``"measured"`` (ops are run),
+            ``"reference"``, a profile such as ``"h100"``, or the path of one.
         codegen: whose memory is predicted: ``"inductor"`` (fused) or ``"eager"`` (op by op).
         points: how many plans, at most; None for 24. Their peaks are spread evenly.
 
@@ -103,14 +108,15 @@ def compare(
     whole = isinstance(points, int) and not isinstance(points, bool)
     if points is not None and (not whole or points < 2):
         raise OptionError(f"points={points!r} must be a whole number of at least 2, or None")
-    codegen = check_codegen(codegen)
-    requests = [make_request(None, p, "auto", hardware, "error") for p in (None, *policies)]
+    hardware, codegen = check_hardware(hardware), check_codegen(codegen)
+    requests = [make_request(None, p, "auto", "error") for p in (None, *policies)]
     captured = capture(fn, args, kwargs, codegen)
     joints = [copy_graph(captured.joint) for _ in policies]
     count = captured.num_fwd_outputs
-    made = plan_frontier(captured.joint, count, requests[0], codegen, points or _POINTS)
+    prices = find_prices(hardware, device_of(captured.inputs))
+    made = plan_frontier(captured.joint, count, requests[0], prices, codegen, points or _POINTS)
     others = (
-        plan_graph(joint, count, request, codegen)[1].plan
+        plan_graph(joint, count, request, prices, codegen)[1].plan
         for joint, request in zip(joints, requests[1:], strict=True)
     )
     return Frontier(tuple(made), tuple(others))

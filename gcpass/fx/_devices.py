@@ -1,0 +1,50 @@
+"""Which device a graph is for, what it is called, and where what was measured on it is kept."""
+
+from __future__ import annotations
+
+import os
+import platform
+import re
+from collections.abc import Iterable
+from pathlib import Path
+from typing import Any
+
+import torch
+
+
+def device_of(values: Iterable[Any]) -> torch.device:
+    """The accelerator that the first tensor on one is on; the CPU if there is none."""
+    devices = (v.device for v in values if isinstance(v, torch.Tensor))
+    return next((d for d in devices if d.type not in ("cpu", "meta")), torch.device("cpu"))
+
+
+def device_name(device: torch.device) -> str:
+    """What the device calls itself; the kind alone where it is not in this machine."""
+    if device.type == "cuda":
+        return torch.cuda.get_device_name(device) if torch.cuda.is_available() else "cuda"
+    return _cpu_name() if device.type == "cpu" else device.type
+
+
+def _cpu_name() -> str:
+    """The processor's model, with the number of threads that torch uses."""
+    model = platform.processor() or platform.machine()
+    cpuinfo = Path("/proc/cpuinfo")
+    if cpuinfo.is_file():
+        found = re.search(r"^model name\s*:\s*(.+)$", cpuinfo.read_text(), re.MULTILINE)
+        model = found[1] if found else model
+    return f"{model.strip()}, {torch.get_num_threads()} threads"
+
+
+def cache_directory() -> Path:
+    """Where gcpass keeps what it measured: ``GCPASS_CACHE``, or the user's cache directory."""
+    given = os.environ.get("GCPASS_CACHE")
+    if given:
+        return Path(given)
+    base = os.environ.get("XDG_CACHE_HOME")
+    return (Path(base) if base else Path.home() / ".cache") / "gcpass"
+
+
+def calibrated_path(device: torch.device) -> Path:
+    """Where the profile of a device is kept that ``gcpass calibrate`` measured."""
+    slug = re.sub(r"[^a-z0-9]+", "-", device_name(device).lower()).strip("-")
+    return cache_directory() / "hardware" / f"{slug}.json"
