@@ -73,14 +73,19 @@ class Backward:
         order = [op for op in problem.backward_range if op not in fusion.fused]
         end = len(order)
         dying = self._deaths(order, fusion)
-        handed_over = {s for g in problem.gradients for s in problem.ops[g].storages}
+        inside = fusion.inside
+        handed_over = {inside.get(s, s) for g in problem.gradients for s in problem.ops[g].storages}
+        born: set[int] = set()
         base, gradient_nbytes = self.outputs_nbytes, 0
         steps: list[Step] = []
         for t, op in enumerate(order):
-            new = self._total(problem.produced[op])
-            gradient_nbytes += self._total(s for s in problem.produced[op] if s in handed_over)
+            made = {inside.get(s, s) for s in problem.produced[op]} - born
+            born |= made
+            new = self._total(made)
+            gradient_nbytes += self._total(s for s in made if s in handed_over)
             during, reusable = base + new + problem.ops[op].workspace_nbytes, 0
-            if writes_in_place(problem, op, new, set(dying[t]) - set(problem.produced[op])):
+            before = set(dying[t]) - made
+            if writes_in_place(problem, op, new, [problem.storages[s].nbytes for s in before]):
                 during -= new
             elif problem.codegen == "inductor" and problem.ops[op].fuses:
                 reusable = new
@@ -93,20 +98,24 @@ class Backward:
         return tuple(steps)
 
     def _deaths(self, order: list[int], fusion: Fusion) -> list[list[int]]:
-        """For each step, the storages of the backward whose last reader it is.
+        """For each step, the storages of the backward whose last reader it is, parts as wholes.
 
         Gradients live to the end; so do tangents, which belong to the caller of the backward.
         """
-        problem, last = self._problem, {}
+        problem, inside = self._problem, fusion.inside
+        last: dict[int, int] = {}
         first = problem.backward_range.start
         for t, op in enumerate(order):
             for source in (op, *fusion.sources[op]):
                 if source >= first:
-                    last.update(dict.fromkeys(problem.ops[source].storages, t))
+                    for s in problem.ops[source].storages:
+                        last[inside.get(s, s)] = t
+        for s in [s for s in last if problem.storages[s].producer in fusion.fused]:
+            last.pop(s)  # never alive; views of it are steps, and name it
         for op in order:
             if op in problem.gradients or problem.ops[op].target == "tangent":
                 for s in problem.ops[op].storages:
-                    last.pop(s, None)
+                    last.pop(inside.get(s, s), None)
         dying: list[list[int]] = [[] for _ in order]
         for s, t in last.items():
             dying[t].append(s)

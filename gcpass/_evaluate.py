@@ -109,8 +109,8 @@ class Evaluator:
         schedule = self._pull(kept, everything) if order is None else self._follow(order)
         used = self._memory.used(schedule, kept)
         forward = self._forward_order(used, everything)
-        forward_moment = self._memory.forward(forward, used)
-        backward_moment = self._memory.backward(schedule, used, everything)
+        forward_moment, inside = self._memory.forward(forward, used)
+        backward_moment = self._memory.backward(schedule, used, everything, inside)
         late = sorted(op for op, t in schedule if t < 0)
         twice = tuple(op for op in late if problem.ops[op].runs_twice)
         return Evaluation(
@@ -155,8 +155,8 @@ class Evaluator:
         """
         kept = frozenset(kept)
         schedule = self._pull(kept, ops, roots=interior)
-        forward = self._memory.forward(self._forward_order(kept, ops), kept)
-        backward = self._memory.backward(schedule, kept, ops).nbytes if schedule else 0
+        forward, inside = self._memory.forward(self._forward_order(kept, ops), kept)
+        backward = self._memory.backward(schedule, kept, ops, inside).nbytes if schedule else 0
         time = sum(self.problem.recompute_picoseconds(o) for o, t in schedule if t < 0)
         return SegmentCost(forward.nbytes, backward, time)
 

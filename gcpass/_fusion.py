@@ -9,6 +9,9 @@ The rules, for the ops of one graph (forward, or backward) in order:
 3. A fused op that would read more than `MAX_READS` buffers gets a buffer after all, and so does
    one that several ops read and that would read more than `MAX_SHARED_READS` (Inductor's
    ``realize_acc_reads_threshold`` on the CPU and ``realize_reads_threshold``).
+4. A join (``cat`` on the CPU) gets a buffer. An input of it that gets one too, and that a loop
+   computes, is written straight into the join's: the two are one block, alive as long as either.
+   (Not if a convolution has read it before, for that fixed its layout.)
 
 With ``codegen="eager"`` nothing is fused.
 """
@@ -18,10 +21,11 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 
-from gcpass._problem import Problem
+from gcpass._problem import Kernel, Problem
 
 MAX_READS = 12
 MAX_SHARED_READS = 4
+_FIXES_LAYOUT = "aten.convolution"
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,10 +35,12 @@ class Fusion:
     Attributes:
         fused: ops that get no buffer.
         sources: for each op, the ops with buffers (or outside the graph) that its kernel reads.
+        inside: storages that are part of another, that of a join.
     """
 
     fused: frozenset[int]
     sources: dict[int, frozenset[int]]
+    inside: dict[int, int]
     _unbuffered: frozenset[int]
 
     def behind(self, op: int) -> frozenset[int]:
@@ -60,16 +66,17 @@ def fuse(problem: Problem, order: Iterable[int], needs_buffer: Callable[[int], b
                 fused.discard(op)
         if _has_no_buffer(problem, op, fused):
             unbuffered.add(op)
-    return Fusion(frozenset(fused), sources, frozenset(unbuffered))
+    inside = _inside(problem, order, fused) if problem.codegen == "inductor" else {}
+    return Fusion(frozenset(fused), sources, inside, frozenset(unbuffered))
 
 
 def writes_in_place(problem: Problem, op: int, new_nbytes: int, dying: Iterable[int]) -> bool:
-    """Whether a fused kernel writes its output over one of the storages that die there."""
+    """Whether a fused kernel writes its output over a block of so many bytes that dies there."""
     return (
         problem.codegen == "inductor"
         and problem.ops[op].fuses
         and new_nbytes > 0
-        and any(problem.storages[s].nbytes == new_nbytes for s in dying)
+        and new_nbytes in dying
     )
 
 
@@ -93,6 +100,23 @@ def _candidates(
         elif problem.ops[op].fuses and not buffered:
             fused.add(op)
     return fused
+
+
+def _inside(problem: Problem, order: list[int], fused: set[int]) -> dict[int, int]:
+    """Rule 4."""
+    ops, here = problem.ops, set(order)
+    inside: dict[int, int] = {}
+    for op in order:
+        if ops[op].kernel is not Kernel.JOIN:
+            continue
+        for read in ops[op].inputs:
+            is_loop = ops[read].kernel in (Kernel.POINTWISE, Kernel.REDUCTION)
+            if read not in here or read in fused or not is_loop or problem.is_view(read):
+                continue
+            before = (r for r in problem.readers[read] if r < op and r in here)
+            if not any(ops[r].target == _FIXES_LAYOUT for r in before):
+                inside.setdefault(ops[read].storages[0], ops[op].storages[0])
+    return inside
 
 
 def _has_no_buffer(problem: Problem, op: int, fused: set[int]) -> bool:

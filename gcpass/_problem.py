@@ -35,6 +35,7 @@ class Kernel(enum.Enum):
     REDUCTION = (
         "reduction"  # a loop that computes its pointwise inputs on the way, and gets a buffer
     )
+    JOIN = "join"  # the same, and an input that has a buffer has it inside this one
 
 
 class Rule(enum.Enum):

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 from gcpass._backward import Backward
 from gcpass._fusion import Fusion, fuse, writes_in_place
 from gcpass._problem import Problem
 
+Inside = Mapping[int, int]  # storage -> the storage that it is part of
 Schedule = list[tuple[int, int]]  # (op, -1): a recomputation; (op, t): step t of the backward
 
 
@@ -36,59 +37,80 @@ class Fused:
     def __init__(self, problem: Problem, backward: Backward) -> None:
         self._problem, self._backward = problem, backward
 
-    def forward(self, order: Sequence[int], kept: Collection[int]) -> Moment:
-        """The fullest moment of a forward that runs ``order`` and hands on ``kept``."""
+    def forward(self, order: Sequence[int], kept: Collection[int]) -> tuple[Moment, Inside]:
+        """A forward that runs ``order`` and hands on ``kept``.
+
+        Returns:
+            Its fullest moment, and which storages are part of another.
+        """
         problem = self._problem
         outputs = set(problem.outputs)
         fusion = fuse(problem, order, lambda op: op in kept or op in outputs)
+        inside, nbytes = fusion.inside, [s.nbytes for s in problem.storages]
         held = set(problem.output_storages).union(*(problem.ops[k].storages for k in kept))
-        here = set(order)
-        last: dict[int, int] = {}
+        held = {inside.get(s, s) for s in held}
+        here = set(order) - fusion.fused  # what has a buffer, and views
+        last: dict[int, int] = {}  # by block
         for position, op in enumerate(order):
             if op not in fusion.fused:
                 for source in (op, *fusion.sources[op]):
-                    last.update(dict.fromkeys(problem.ops[source].storages, position))
+                    for s in problem.ops[source].storages:
+                        last[inside.get(s, s)] = position
         mine = {s for s in last if s not in held and problem.storages[s].producer in here}
         dying = _by_position(last, mine, len(order))
+        born: set[int] = set()
         alive = alive_kept = 0
         best = Moment("", False, 0, 0, 0, 0, 0, 0)
         for position, op in enumerate(order):
             if op in fusion.fused:
                 continue
-            new = _total(problem, problem.produced[op])
-            alive_kept += _total(problem, (s for s in problem.produced[op] if s in held))
+            made = {inside.get(s, s) for s in problem.produced[op]} - born
+            born |= made
+            new = sum(nbytes[s] for s in made)
+            alive_kept += sum(nbytes[s] for s in made if s in held)
             during = alive + new + problem.ops[op].workspace_nbytes
-            before = set(dying[position]) - set(problem.produced[op])
-            if writes_in_place(problem, op, new, before):
+            if writes_in_place(
+                problem, op, new, [nbytes[s] for s in dying[position] if s not in made]
+            ):
                 during -= new
             if during > best.nbytes:
                 name = problem.ops[op].name
                 best = Moment(name, False, during, alive_kept, 0, 0, 0, during - alive_kept)
-            alive += new - _total(problem, dying[position])
-        return best
+            alive += new - sum(nbytes[s] for s in dying[position])
+        return best, inside
 
-    def backward(self, schedule: Schedule, kept: Collection[int], ops: range) -> Moment:
+    def backward(
+        self, schedule: Schedule, kept: Collection[int], ops: range, inside: Inside
+    ) -> Moment:
         """The fullest moment of a backward; of the forward range only values of ``ops`` count.
 
         Args:
             schedule: what runs, in order; not empty, and with a step last.
             kept: what is kept.
             ops: the stretch whose kept and recomputed values count.
+            inside: kept storages that the forward made part of another, all of which is kept.
         """
         problem, backward = self._problem, self._backward
-        steps, nbytes = backward.steps, [s.nbytes for s in problem.storages]
+        steps, count = backward.steps, len(problem.storages)
+        nbytes = 2 * [s.nbytes for s in problem.storages]  # in the backward; of the forward
         recomputed = [op for op, t in schedule if t < 0]
         fusion = fuse(problem, recomputed, lambda op: op in backward.read_by_extern)
-        last = _last_uses(backward, problem, schedule, fusion)
-        kept_alive = {
-            s
-            for k in kept
-            if k in ops
-            for s in problem.ops[k].storages
-            if s in last and problem.storages[s].producer in ops
-        }
+        mine = {s for k in kept if k in ops for s in problem.ops[k].storages}
+        mine = {s for s in mine if problem.storages[s].producer in ops}
+        wholes = set(inside.values())
+
+        def block(s: int) -> int:
+            """What a storage is a part of, or itself; of kept ones that the forward made."""
+            if s not in mine:
+                return fusion.inside.get(s, s)
+            return count + inside.get(s, s) if s in inside or s in wholes else s
+
+        last: dict[int, int] = {}
+        for s, position in _last_uses(backward, problem, schedule, fusion).items():
+            last[block(s)] = max(last.get(block(s), -1), position)
+        kept_alive = {block(s) for s in mine if block(s) in last}
         born = set(kept_alive)
-        alive_kept, alive_new = _total(problem, kept_alive), 0
+        alive_kept, alive_new = sum(nbytes[s] for s in kept_alive), 0
         dying = _by_position(last, last, len(schedule))
         best, at = -1, (0, 0, 0, 0)  # bytes; kept, recomputed, step, op
 
@@ -108,24 +130,24 @@ class Fused:
                 unseen = coming
             if t >= 0:
                 during = steps[t].base_during + alive
-                if steps[t].reusable_nbytes and any(
-                    nbytes[s] == steps[t].reusable_nbytes and s in born for s in dying[position]
-                ):
-                    during -= steps[t].reusable_nbytes
+                reusable = steps[t].reusable_nbytes
+                if reusable and any(nbytes[s] == reusable and s in born for s in dying[position]):
+                    during -= reusable
                 note(during, op, t)
                 unseen = t + 1
             elif op not in fusion.fused:
                 produced = [s for s in problem.produced[op] if s not in problem.output_storages]
-                new = _total(problem, produced)
+                there = sum(nbytes[s] for s in produced if block(s) in kept_alive)
+                made = {block(s) for s in produced} - born
+                new = there + sum(nbytes[s] for s in made)
                 during = steps[coming].base_before + alive + new + problem.ops[op].workspace_nbytes
-                if writes_in_place(problem, op, new, set(dying[position]) & born):
+                before = [nbytes[s] for s in dying[position] if s in born]
+                if writes_in_place(problem, op, new, before):
                     during -= new
-                born.update(produced)
+                born |= made
                 alive_new += new
                 note(during, op, coming)
-                alive_new -= _total(
-                    problem, kept_alive.intersection(produced)
-                )  # it is there already
+                alive_new -= there  # kept already
             for s in dying[position]:
                 if s in kept_alive:
                     alive_kept -= nbytes[s]
@@ -179,7 +201,3 @@ def _by_position(last: dict[int, int], storages: Iterable[int], count: int) -> l
     for s in storages:
         dying[last[s]].append(s)
     return dying
-
-
-def _total(problem: Problem, storages: Iterable[int]) -> int:
-    return sum(problem.storages[s].nbytes for s in storages)

@@ -14,7 +14,7 @@ import numpy as np
 
 from gcpass._backward import Backward
 from gcpass._problem import Problem
-from gcpass._sweep import Moment, Schedule
+from gcpass._sweep import Inside, Moment, Schedule
 
 _Array = np.ndarray
 
@@ -43,11 +43,11 @@ class Unfused:
         self._born = self._produced.sums(self._nbytes)
         self._born_late = self._produced.sums(np.where(self._is_output, 0, self._nbytes))
 
-    def forward(self, order: Sequence[int], kept: Collection[int]) -> Moment:
-        """`Fused.forward`."""
+    def forward(self, order: Sequence[int], kept: Collection[int]) -> tuple[Moment, Inside]:
+        """`Fused.forward`; no storage is part of another."""
         run = _integers(order)
         if not len(run):
-            return Moment("", False, 0, 0, 0, 0, 0, 0)
+            return Moment("", False, 0, 0, 0, 0, 0, 0), {}
         last = np.full(len(self._nbytes), -1)
         self._touched.mark(last, run, np.arange(len(run)))
         held = self._is_output.copy()
@@ -62,7 +62,7 @@ class Unfused:
         made, _ = self._produced.of(run[: best + 1])
         kept_nbytes = int(self._nbytes[made[held[made]]].sum())
         name, total = self._problem.ops[run[best]].name, int(during[best])
-        return Moment(name, False, total, kept_nbytes, 0, 0, 0, total - kept_nbytes)
+        return Moment(name, False, total, kept_nbytes, 0, 0, 0, total - kept_nbytes), {}
 
     def used(self, schedule: Schedule, kept: Collection[int]) -> frozenset[int]:
         """`Fused.used`."""
@@ -73,7 +73,9 @@ class Unfused:
         places = self._problem.kept_storage
         return frozenset(k for k in kept if k in places and read[places[k]])
 
-    def backward(self, schedule: Schedule, kept: Collection[int], ops: range) -> Moment:
+    def backward(
+        self, schedule: Schedule, kept: Collection[int], ops: range, inside: Inside
+    ) -> Moment:
         """`Fused.backward`."""
         run, t, late = _columns(schedule)
         last = self._last_readers(run, t, late)

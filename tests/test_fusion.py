@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 
+from gcpass._backward import Backward
 from gcpass._fusion import MAX_READS, MAX_SHARED_READS, fuse, writes_in_place
 from gcpass._problem import Kernel, Op, Phase, Problem, Storage
+from gcpass._sweep import Fused
 
-P, E, R = Kernel.POINTWISE, Kernel.EXTERN, Kernel.REDUCTION
+P, E, R, J = Kernel.POINTWISE, Kernel.EXTERN, Kernel.REDUCTION, Kernel.JOIN
 
 
 def problem(*ops: tuple[Kernel | None, tuple[int, ...]], codegen: str = "inductor") -> Problem:
@@ -71,7 +75,81 @@ def test_eager_code_fuses_nothing() -> None:
 
 def test_a_fused_kernel_writes_over_what_dies_in_it() -> None:
     p = problem((E, ()), (P, (0,)), (E, (1,)))
-    assert writes_in_place(p, 1, 8, [0])
-    assert not writes_in_place(p, 1, 16, [0])
-    assert not writes_in_place(p, 2, 8, [0])
-    assert not writes_in_place(problem((E, ()), (P, (0,)), codegen="eager"), 1, 8, [0])
+    assert writes_in_place(p, 1, 8, [8])
+    assert not writes_in_place(p, 1, 16, [8])
+    assert not writes_in_place(p, 2, 8, [8])
+    assert not writes_in_place(problem((E, ()), (P, (0,)), codegen="eager"), 1, 8, [8])
+
+
+# -- rule 4: joins ---------------------------------------------------------------------------------
+
+
+def inside(p: Problem, *held: int) -> dict[int, int]:
+    """Storage -> the storage that it is part of; op i has storage i."""
+    return dict(fuse(p, range(len(p.ops)), lambda op: op in held).inside)
+
+
+def test_what_only_a_join_reads_is_computed_in_it() -> None:
+    p = problem((E, ()), (P, (0,)), (J, (1,)), (E, (2,)))
+    assert fused(p, 3) == {1}
+    assert inside(p, 3) == {}
+
+
+def test_a_join_is_never_computed_inside_its_readers() -> None:
+    assert fused(problem((E, ()), (J, (0,)), (P, (1,))), 2) == set()
+
+
+def test_an_input_with_a_buffer_has_it_inside_the_join() -> None:
+    assert inside(problem((E, ()), (P, (0,)), (J, (1,)), (E, (1, 2))), 3) == {1: 2}
+    assert inside(problem((E, ()), (R, (0,)), (J, (1,)), (E, (2,))), 3) == {1: 2}
+    assert inside(problem((E, ()), (P, (0,)), (J, (1,)), (E, (2,))), 1, 3) == {1: 2}
+
+
+def test_what_a_library_call_makes_or_a_convolution_has_read_is_copied() -> None:
+    assert inside(problem((E, ()), (J, (0,)), (E, (1,))), 2) == {}
+    p = problem((E, ()), (P, (0,)), (E, (1,)), (J, (1,)), (E, (3,)))
+    assert inside(p, 4) == {1: 3}
+    ops = list(p.ops)
+    ops[2] = replace(ops[2], target="aten.convolution")
+    assert inside(replace(p, ops=tuple(ops)), 4) == {}
+
+
+def test_an_input_of_two_joins_is_part_of_the_first() -> None:
+    p = problem((E, ()), (P, (0,)), (J, (1,)), (J, (1,)), (E, (1, 2, 3)))
+    assert inside(p, 4) == {1: 2}
+
+
+def test_nothing_is_part_of_anything_where_nothing_fuses() -> None:
+    p = problem((E, ()), (P, (0,)), (J, (1,)), (E, (1, 2)), codegen="eager")
+    assert inside(p, 3) == {}
+
+
+def test_a_part_is_alive_as_long_as_the_whole() -> None:
+    """Op 1 (8 bytes) is inside op 2 (16); op 3 reads the join, and then op 4 (16) the part."""
+    p = problem((E, ()), (P, (0,)), (J, (1,)), (E, (2,)), (E, (1,)), (E, (3, 4)))
+    sizes = (8, 8, 16, 8, 16, 8)
+    storages = (replace(s, nbytes=n) for s, n in zip(p.storages, sizes, strict=True))
+    joined = replace(p, storages=tuple(storages))
+    moment, parts = Fused(joined, Backward(joined)).forward(range(6), ())
+    assert parts == {1: 2}
+    assert moment.nbytes == 16 + 8 + 16  # at op 4
+    apart = replace(joined, codegen="eager")
+    assert Fused(apart, Backward(apart)).forward(range(6), ())[0].nbytes == 8 + 16 + 8
+
+
+def test_a_view_of_a_fused_value_frees_nothing() -> None:
+    """Neither in the forward nor in the backward's own values: it never had a buffer."""
+    ops: list[tuple[Kernel | None, tuple[int, ...]]] = [
+        (E, ()), (P, (0,)), (None, (1,)), (R, (2,)), (E, (3,)), (E, (0, 4)),
+    ]  # fmt: skip
+    p = problem(*ops)
+    assert fused(p) == {1}
+    assert Fused(p, Backward(p)).forward(range(6), ())[0].nbytes == 24  # ops 0, 3 and 4
+    late = replace(
+        p,
+        ops=tuple(replace(op, phase=Phase.BACKWARD) for op in p.ops),
+        outputs=(),
+        gradients=(5,),
+    )
+    assert max(step.base_during for step in Backward(late).steps) == 24
+    assert min(step.base_before for step in Backward(late).steps) == 0

@@ -6,6 +6,7 @@ import torch
 from torch import fx
 
 from gcpass._problem import Kernel
+from gcpass.fx import _meta
 
 _REDUCTIONS = {
     "sum", "mean", "amax", "amin", "max", "min", "var", "var_mean", "std", "any", "all", "argmax",
@@ -14,7 +15,7 @@ _REDUCTIONS = {
 _POINTWISE = {
     "convert_element_type", "_to_copy", "full", "full_like", "zeros_like", "ones_like", "iota",
     "arange", "scalar_tensor", "index", "gather", "embedding", "constant_pad_nd", "inductor_random",
-    "inductor_lookup_seed", "copy", "cat", "repeat", "slice_scatter", "select_scatter",
+    "inductor_lookup_seed", "copy", "repeat", "slice_scatter", "select_scatter",
     "zeros", "ones", "clone", "copy_", "masked_fill", "_low_memory_max_pool_offsets_to_indices",
     "upsample_nearest2d", "avg_pool2d", "triu", "tril", "expand_as", "flip",
 }  # fmt: skip
@@ -28,6 +29,10 @@ def kernel(node: fx.Node) -> Kernel:
     name = str(packet).rpartition(".")[2]
     if name in _REDUCTIONS:
         return Kernel.REDUCTION
+    if name == "cat":  # on other devices computed inside its readers
+        value = _meta.value(node)
+        on_cpu = isinstance(value, torch.Tensor) and value.device.type == "cpu"
+        return Kernel.JOIN if on_cpu else Kernel.POINTWISE
     if name in _POINTWISE or torch.Tag.pointwise in getattr(node.target, "tags", ()):
         return Kernel.POINTWISE
     return Kernel.EXTERN
