@@ -6,7 +6,8 @@ For every model: plain Inductor, gcpass without a budget and at fractions of its
 peak, torch's own partitioner at the one of its budgets whose predicted peak is smallest, and gcpass
 at the peak measured there; all compiled in one process from the same weights, their timed steps
 interleaved. Each model runs in a process of its own; models already in the record are left alone,
-so an interrupted run can be continued. The last lines are the figures over all models.
+so an interrupted run can be continued (and a finished one shown again). The last lines are a short
+table and the figures over all models.
 """
 
 from __future__ import annotations
@@ -19,15 +20,14 @@ import sys
 from pathlib import Path
 from typing import Any
 
+from benchmarks._tables import AT_TORCH, FRACTIONS, TORCH, compact, summary, table
 from benchmarks.models import NAMES, build
 from gcpass import InfeasibleBudget
 from gcpass.fx._measure import Step
 from gcpass.fx._options import Options, make_request
 from gcpass.fx._plan_call import compare
 
-FRACTIONS = (0.8, 0.6, 0.45)
 TORCH_BUDGETS = (0.99, 0.95, 0.9, 0.8, 0.7, 0.6, 0.5, 0.4, 0.3, 0.2, 0.1, 0.0)
-TORCH, AT_TORCH = "torch's best", "gcpass at torch's best"
 
 
 def main() -> None:
@@ -64,7 +64,8 @@ def main() -> None:
         options.out.write_text(json.dumps(record, indent=1) + "\n")
         print("\n".join(table({name: result})), flush=True)
     if options.out.exists():
-        print("\n".join(summary(json.loads(options.out.read_text())["models"])))
+        models = json.loads(options.out.read_text())["models"]
+        print("\n".join([*compact(models), "", *summary(models)]))
 
 
 def measure_model(name: str, options: argparse.Namespace) -> dict[str, Any]:
@@ -136,102 +137,6 @@ def _plan_numbers(plan: Any) -> dict[str, Any]:
         "hardware": plan.hardware,
         "notes": list(plan.notes),
     }
-
-
-def table(models: dict[str, Any]) -> list[str]:
-    """The record as lines of a Markdown table; times are against gcpass without a budget."""
-    lines = [
-        "| model | configuration | budget MiB | predicted | measured | predicted / measured "
-        "| recompute | step time, predicted | measured | measured / plain |",
-        "|---|---|---|---|---|---|---|---|---|---|",
-    ]
-    for name, result in models.items():
-        rows = result["rows"]
-        base, plain = rows["gcpass"], rows.get("plain inductor")
-        for label, row in rows.items():
-            if row.get("infeasible"):
-                floor = row["floor_bytes"] / 2**20
-                lines.append(f"| {name} | {label} | infeasible (floor {floor:.1f}) |||||||")
-                continue
-            mib = {k: row[k] / 2**20 for k in row if k.endswith("_bytes") and row[k] is not None}
-            measured, predicted = mib["measured_bytes"], mib.get("predicted_bytes")
-            lines.append(
-                f"| {name} | {label} | {_number(mib.get('budget_bytes'))} | {_number(predicted)} "
-                f"| {measured:.1f} | {_number(predicted and predicted / measured, 3)} "
-                f"| {_number(row.get('recompute_ratio'), 3)} "
-                f"| {_number(_ratio(row, base, 'predicted_seconds'), 2)} "
-                f"| {_number(_ratio(row, base, 'seconds_median'), 2)} "
-                f"| {_number(plain and _ratio(row, plain, 'seconds_median'), 2)} |"
-            )
-    return lines
-
-
-def summary(models: dict[str, Any]) -> list[str]:
-    """The figures over all models."""
-    memory, unused, over, errors, ranks = [], [], 0, [], []
-    plain, against_torch = [], []
-    for result in models.values():
-        rows = {k: r for k, r in result["rows"].items() if not r.get("infeasible")}
-        planned = {k: r for k, r in rows.items() if k.startswith("gcpass")}
-        for row in planned.values():
-            memory.append(abs(row["predicted_bytes"] / row["measured_bytes"] - 1))
-            if row["budget_bytes"]:
-                over += row["measured_bytes"] > row["budget_bytes"]
-                if row["recompute_ratio"]:
-                    unused.append(1 - row["measured_bytes"] / row["budget_bytes"])
-        predicted, measured = (
-            [_ratio(r, rows["gcpass"], key) for r in rows.values() if "predicted_seconds" in r]
-            for key in ("predicted_seconds", "seconds_median")
-        )
-        errors += [abs(p / m - 1) for p, m in zip(predicted, measured, strict=True) if p != 1]
-        ranks.append(_rank_correlation(predicted, measured))
-        if "plain inductor" in rows:
-            plain.append(_ratio(rows["gcpass"], rows["plain inductor"], "seconds_median"))
-        if AT_TORCH in rows:
-            against_torch.append(_ratio(rows[AT_TORCH], rows[TORCH], "seconds_median"))
-    lines = [
-        f"peak: {len(memory)} plans, predicted off by {statistics.median(memory):.2%} (median), "
-        f"{max(memory):.2%} (most); {over} over the budget",
-    ]
-    if unused:
-        lines.append(
-            f"budget unused where something is recomputed: {statistics.median(unused):.1%} "
-            f"(median), {max(unused):.1%} (most)"
-        )
-    if errors:
-        lines.append(
-            f"step time against no budget: {len(errors)} plans, predicted off by "
-            f"{statistics.median(errors):.1%} (median), {max(errors):.1%} (most); rank correlation "
-            f"by model {', '.join(f'{r:.2f}' for r in ranks)}"
-        )
-    for values, what in (
-        (plain, "no budget, against plain Inductor"),
-        (against_torch, "at torch's best peak, against torch"),
-    ):
-        if values:
-            mean = statistics.geometric_mean(values)
-            lines.append(
-                f"step time {what}: {mean:.3f} (geometric mean), {min(values):.2f} to "
-                f"{max(values):.2f}"
-            )
-    return lines
-
-
-def _rank_correlation(left: list[float], right: list[float]) -> float:
-    """Spearman's: the correlation of the ranks."""
-
-    def ranks(values: list[float]) -> list[int]:
-        return [sorted(values).index(value) for value in values]
-
-    return statistics.correlation(ranks(left), ranks(right)) if len(left) > 1 else 1.0
-
-
-def _ratio(row: dict[str, Any], base: dict[str, Any], key: str) -> float:
-    return row[key] / base[key] if key in row and key in base else float("nan")
-
-
-def _number(value: float | None, digits: int = 1) -> str:
-    return "" if value is None or value != value else f"{value:.{digits}f}"
 
 
 if __name__ == "__main__":
