@@ -143,7 +143,7 @@ def test_nothing_is_run_that_has_an_effect() -> None:
     prices = Timed(Roofline(own_profile(CPU)), CPU)
     prices.seconds(call_of(node), None)
     assert x.meta["val"].sum() == 0
-    (note,) = prices.notes()
+    (note,) = prices.finish()
     assert "aten.add_" in note
 
 

@@ -69,7 +69,7 @@ def analyze(joint: fx.GraphModule, num_fwd_outputs: int, prices: Prices, codegen
     phases = classify(joint, num_fwd_outputs)
     order = running_order(joint, phases)
     problem = _Builder(joint, order, phases, num_fwd_outputs, prices, codegen).build()
-    return Analysis(joint, problem, tuple(order), num_fwd_outputs, prices.notes())
+    return Analysis(joint, problem, tuple(order), num_fwd_outputs, prices.finish())
 
 
 class _Builder:

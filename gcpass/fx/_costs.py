@@ -74,8 +74,8 @@ class Prices(Protocol):
         """Time that each byte kept for the backward takes, whatever it holds."""
         ...
 
-    def notes(self) -> tuple[str, ...]:
-        """What a user should know of the prices given, in sentences."""
+    def finish(self) -> tuple[str, ...]:
+        """Called when a graph has been priced; what a user should know of that, in sentences."""
         ...
 
 
@@ -100,7 +100,7 @@ class Reference:
     def traffic_seconds(self, nbytes: int) -> float:
         return 2 * nbytes / self.byte_rate
 
-    def notes(self) -> tuple[str, ...]:
+    def finish(self) -> tuple[str, ...]:
         return ()
 
 
@@ -143,7 +143,7 @@ class Roofline:
         fresh = self.hardware.fresh_bytes_per_second
         return 1 / fresh if fresh else 0.0
 
-    def notes(self) -> tuple[str, ...]:
+    def finish(self) -> tuple[str, ...]:
         return ()
 
 

@@ -78,8 +78,8 @@ class Timed:
     def kept_byte_seconds(self) -> float:
         return self._model.kept_byte_seconds
 
-    def notes(self) -> tuple[str, ...]:
-        """What could not be timed, in a sentence; also writes new times to the file."""
+    def finish(self) -> tuple[str, ...]:
+        """Write new times to the file, and say what could not be timed."""
         self._write()
         if not self._refused:
             return ()
