@@ -11,15 +11,8 @@ TORCH, AT_TORCH = "torch's best", "gcpass at torch's best"
 
 def compact(models: dict[str, Any]) -> list[str]:
     """One line for each model: MiB, and step time against plain Inductor."""
-    columns = [
-        "plain inductor",
-        "gcpass",
-        "gcpass 0.8",
-        "gcpass 0.6",
-        "gcpass 0.45",
-        TORCH,
-        AT_TORCH,
-    ]
+    budgets = [f"gcpass {fraction:g}" for fraction in FRACTIONS]
+    columns = ["plain inductor", "gcpass", *budgets, TORCH, AT_TORCH]
     lines = ["| model | " + " | ".join(columns) + " |", "|---" * (len(columns) + 1) + "|"]
     for name, result in models.items():
         rows = result["rows"]

@@ -32,12 +32,12 @@ from typing import Any
 import torch
 
 import gcpass
-from benchmarks._record import where
+from benchmarks._peers import best_torch_policy
+from benchmarks._record import plan_numbers, where
 from benchmarks.models import build
-from gcpass import InfeasibleBudget, Plan
+from gcpass import InfeasibleBudget
 from gcpass.fx._measure import Step
 from gcpass.fx._options import Options, make_request
-from gcpass.fx._plan_call import compare
 
 STEPS = 7
 MIB = 2**20
@@ -122,25 +122,15 @@ def run(
     compiled = time.perf_counter() - start
     peak = step.peak_bytes()
     seconds = [step.seconds() for _ in range(steps)]
-    plan = step.plans[0] if len(step.plans) == 1 else None
     median = statistics.median(seconds)
-    found = {
+    return {
         "measured_bytes": peak,
         "seconds": seconds,
         "seconds_median": median,
         "compile_seconds": compiled,
         **({"tokens_per_second": tokens / median} if tokens else {}),
+        **plan_numbers(step.plans),
     }
-    if plan is not None:
-        found |= {
-            "budget_bytes": plan.budget_bytes,
-            "predicted_bytes": plan.predicted_peak_bytes,
-            "predicted_seconds": plan.step_seconds,
-            "recompute_ratio": plan.recompute_ratio,
-            "hardware": plan.hardware,
-            "notes": list(plan.notes),
-        }
-    return found
 
 
 def part1(bench: Bench) -> None:
@@ -179,11 +169,6 @@ def part3(bench: Bench) -> None:
 def part4(bench: Bench) -> None:
     budget = BATCH_BUDGET[bench.size]
 
-    def best_of_torch() -> str:
-        policies = [f"torch:{b:g}" for b in TORCH_BUDGETS]
-        plans = others_of(*bench.build("batches", batch=2), policies)
-        return min(plans, key=lambda plan: plan.predicted_peak_bytes).policy
-
     def largest(fit: Callable[[int], int], chosen: Options | None, each: bool) -> dict[str, Any]:
         return largest_batch(bench, budget, fit, chosen, each)
 
@@ -192,7 +177,8 @@ def part4(bench: Bench) -> None:
         return largest(lambda batch: weigh(bench, batch, kept, each), bench.plain(), each)
 
     def by_torch() -> dict[str, Any]:
-        policy = best_of_torch()
+        small = bench.build("batches", batch=2)
+        policy = best_torch_policy(*small, TORCH_BUDGETS, codegen="eager")
         eager = bench.options(policy=policy, codegen="eager")
         chosen = bench.options(policy=policy)
         found = largest(lambda batch: weigh(bench, batch, eager, False), chosen, False)
@@ -258,13 +244,6 @@ def smallest_peak(bench: Bench, batch: int) -> int:
             fn, args, memory_budget=1, codegen="eager", solver="segments", on_infeasible="best"
         )
     return plan.predicted_peak_bytes
-
-
-def others_of(fn: Any, args: Any, policies: list[str]) -> tuple[Plan, ...]:
-    """The plans of some policies, op by op."""
-    return compare(
-        fn, args, None, hardware="auto", codegen="eager", points=2, policies=policies
-    ).others
 
 
 def checkpoint_layers(fn: Any) -> None:

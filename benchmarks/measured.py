@@ -20,12 +20,13 @@ import sys
 from pathlib import Path
 from typing import Any
 
+from benchmarks._peers import best_torch_policy
+from benchmarks._record import plan_numbers, where
 from benchmarks._tables import AT_TORCH, FRACTIONS, TORCH, compact, summary, table
 from benchmarks.models import NAMES, build
 from gcpass import InfeasibleBudget
 from gcpass.fx._measure import Step
 from gcpass.fx._options import Options, make_request
-from gcpass.fx._plan_call import compare
 
 TORCH_BUDGETS = (0.99, 0.95, 0.9, 0.8, 0.7, 0.6, 0.5, 0.4, 0.3, 0.2, 0.1, 0.0)
 
@@ -70,8 +71,6 @@ def main() -> None:
 
 def measure_model(name: str, options: argparse.Namespace) -> dict[str, Any]:
     """Every configuration of one model."""
-    from benchmarks._record import where
-
     fn, args = build(name, options.size)
     rows: dict[str, dict[str, Any]] = {}
     steps: dict[str, Step] = {}
@@ -83,8 +82,7 @@ def measure_model(name: str, options: argparse.Namespace) -> dict[str, Any]:
         except InfeasibleBudget as error:
             rows[label] = {"infeasible": True, "floor_bytes": error.floor_bytes}
             return
-        plan = step.plans[0] if len(step.plans) == 1 else None
-        rows[label] = {"measured_bytes": step.peak_bytes(), **(_plan_numbers(plan) if plan else {})}
+        rows[label] = {"measured_bytes": step.peak_bytes(), **plan_numbers(step.plans)}
         steps[label] = step
         print(label, rows[label], file=sys.stderr, flush=True)
 
@@ -99,7 +97,9 @@ def measure_model(name: str, options: argparse.Namespace) -> dict[str, Any]:
     for budget in options.torch_budgets:
         weigh(f"torch {budget:g}", chosen(None, f"torch:{budget:g}"))
     if not options.no_torch:
-        policy = _best_policy(fn, args, options)
+        policy = best_torch_policy(
+            fn, args, TORCH_BUDGETS, codegen=options.codegen, hardware=options.hardware
+        )
         weigh(TORCH, chosen(None, policy))
         rows[TORCH]["policy"] = policy
         weigh(AT_TORCH, chosen(rows[TORCH]["measured_bytes"]))
@@ -111,32 +111,6 @@ def measure_model(name: str, options: argparse.Namespace) -> dict[str, Any]:
         rows[label]["seconds"] = seconds
         rows[label]["seconds_median"] = statistics.median(seconds)
     return {"where": where(), "size": options.size, "codegen": options.codegen, "rows": rows}
-
-
-def _best_policy(fn: Any, args: Any, options: argparse.Namespace) -> str:
-    """torch's partitioner at the budget with the smallest predicted peak."""
-    policies = [f"torch:{budget:g}" for budget in TORCH_BUDGETS]
-    found = compare(
-        fn,
-        args,
-        None,
-        hardware=options.hardware,
-        codegen=options.codegen,
-        points=2,
-        policies=policies,
-    )
-    return min(found.others, key=lambda plan: plan.predicted_peak_bytes).policy
-
-
-def _plan_numbers(plan: Any) -> dict[str, Any]:
-    return {
-        "budget_bytes": plan.budget_bytes,
-        "predicted_bytes": plan.predicted_peak_bytes,
-        "recompute_ratio": plan.recompute_ratio,
-        "predicted_seconds": plan.step_seconds,
-        "hardware": plan.hardware,
-        "notes": list(plan.notes),
-    }
 
 
 if __name__ == "__main__":

@@ -73,13 +73,12 @@ class Backward:
         order = [op for op in problem.backward_range if op not in fusion.fused]
         end = len(order)
         dying = self._deaths(order, fusion)
-        inside = fusion.inside
-        handed_over = {inside.get(s, s) for g in problem.gradients for s in problem.ops[g].storages}
+        handed_over = {fusion.block(s) for g in problem.gradients for s in problem.ops[g].storages}
         born: set[int] = set()
         base, gradient_nbytes = self.outputs_nbytes, 0
         steps: list[Step] = []
         for t, op in enumerate(order):
-            made = {inside.get(s, s) for s in problem.produced[op]} - born
+            made = {fusion.block(s) for s in problem.produced[op]} - born
             born |= made
             new = self._total(made)
             gradient_nbytes += self._total(s for s in made if s in handed_over)
@@ -102,20 +101,20 @@ class Backward:
 
         Gradients live to the end; so do tangents, which belong to the caller of the backward.
         """
-        problem, inside = self._problem, fusion.inside
+        problem = self._problem
         last: dict[int, int] = {}
         first = problem.backward_range.start
         for t, op in enumerate(order):
             for source in (op, *fusion.sources[op]):
                 if source >= first:
                     for s in problem.ops[source].storages:
-                        last[inside.get(s, s)] = t
+                        last[fusion.block(s)] = t
         for s in [s for s in last if problem.storages[s].producer in fusion.fused]:
             last.pop(s)  # never alive; views of it are steps, and name it
         for op in order:
             if op in problem.gradients or problem.ops[op].target == "tangent":
                 for s in problem.ops[op].storages:
-                    last.pop(inside.get(s, s), None)
+                    last.pop(fusion.block(s), None)
         dying: list[list[int]] = [[] for _ in order]
         for s, t in last.items():
             dying[t].append(s)

@@ -43,6 +43,10 @@ class Fusion:
     inside: dict[int, int]
     _unbuffered: frozenset[int]
 
+    def block(self, storage: int) -> int:
+        """The storage that one is a part of, or itself."""
+        return self.inside.get(storage, storage)
+
     def behind(self, op: int) -> frozenset[int]:
         """What a reader of ``op`` reads: ``op``, or if it has no buffer, its sources."""
         return self.sources[op] if op in self._unbuffered else frozenset({op})

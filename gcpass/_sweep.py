@@ -46,16 +46,16 @@ class Fused:
         problem = self._problem
         outputs = set(problem.outputs)
         fusion = fuse(problem, order, lambda op: op in kept or op in outputs)
-        inside, nbytes = fusion.inside, [s.nbytes for s in problem.storages]
+        nbytes = [s.nbytes for s in problem.storages]
         held = set(problem.output_storages).union(*(problem.ops[k].storages for k in kept))
-        held = {inside.get(s, s) for s in held}
+        held = {fusion.block(s) for s in held}
         here = set(order) - fusion.fused  # what has a buffer, and views
         last: dict[int, int] = {}  # by block
         for position, op in enumerate(order):
             if op not in fusion.fused:
                 for source in (op, *fusion.sources[op]):
                     for s in problem.ops[source].storages:
-                        last[inside.get(s, s)] = position
+                        last[fusion.block(s)] = position
         mine = {s for s in last if s not in held and problem.storages[s].producer in here}
         dying = _by_position(last, mine, len(order))
         born: set[int] = set()
@@ -64,7 +64,7 @@ class Fused:
         for position, op in enumerate(order):
             if op in fusion.fused:
                 continue
-            made = {inside.get(s, s) for s in problem.produced[op]} - born
+            made = {fusion.block(s) for s in problem.produced[op]} - born
             born |= made
             new = sum(nbytes[s] for s in made)
             alive_kept += sum(nbytes[s] for s in made if s in held)
@@ -77,7 +77,7 @@ class Fused:
                 name = problem.ops[op].name
                 best = Moment(name, False, during, alive_kept, 0, 0, 0, during - alive_kept)
             alive += new - sum(nbytes[s] for s in dying[position])
-        return best, inside
+        return best, fusion.inside
 
     def backward(
         self, schedule: Schedule, kept: Collection[int], ops: range, inside: Inside
@@ -102,7 +102,7 @@ class Fused:
         def block(s: int) -> int:
             """What a storage is a part of, or itself; of kept ones that the forward made."""
             if s not in mine:
-                return fusion.inside.get(s, s)
+                return fusion.block(s)
             return count + inside.get(s, s) if s in inside or s in wholes else s
 
         last: dict[int, int] = {}

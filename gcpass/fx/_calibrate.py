@@ -13,8 +13,8 @@ import torch.nn.functional as F
 
 from gcpass._errors import OptionError
 from gcpass._hardware import Hardware
-from gcpass.fx._devices import calibrated_path, device_name
-from gcpass.fx._timed import all_seconds, synchronize
+from gcpass.fx._devices import calibrated_path, device_name, synchronize
+from gcpass.fx._timed import all_seconds
 
 _LONG_SECONDS = 0.03  # a matrix product that takes this long says how fast they are
 _SIZES = {"cpu": (256, 512, 1024, 2048), "cuda": (1024, 2048, 4096, 8192)}

@@ -18,21 +18,29 @@ def device_of(values: Iterable[Any]) -> torch.device:
     return next((d for d in devices if d.type not in ("cpu", "meta")), torch.device("cpu"))
 
 
+def synchronize(device: torch.device) -> None:
+    """Wait until the device has done what it was given."""
+    if device.type == "cuda":
+        torch.cuda.synchronize(device)
+
+
 def device_name(device: torch.device) -> str:
     """What the device calls itself; the kind alone where it is not in this machine."""
     if device.type == "cuda":
         return torch.cuda.get_device_name(device) if torch.cuda.is_available() else "cuda"
-    return _cpu_name() if device.type == "cpu" else device.type
+    if device.type == "cpu":
+        return f"{cpu_model()}, {torch.get_num_threads()} threads"
+    return device.type
 
 
-def _cpu_name() -> str:
-    """The processor's model, with the number of threads that torch uses."""
+def cpu_model() -> str:
+    """The processor's model."""
     model = platform.processor() or platform.machine()
     cpuinfo = Path("/proc/cpuinfo")
     if cpuinfo.is_file():
         found = re.search(r"^model name\s*:\s*(.+)$", cpuinfo.read_text(), re.MULTILINE)
         model = found[1] if found else model
-    return f"{model.strip()}, {torch.get_num_threads()} threads"
+    return model.strip()
 
 
 def cache_directory() -> Path:

@@ -16,6 +16,7 @@ from gcpass._plan import Plan
 from gcpass.fx import _compat
 from gcpass.fx._backend import compile_graph
 from gcpass.fx._capture import loss_of, no_gradient
+from gcpass.fx._devices import device_of, synchronize
 from gcpass.fx._options import Options, check_codegen, make_request
 from gcpass.policies import Policy
 
@@ -85,21 +86,21 @@ class Step:
 
     def seconds(self) -> float:
         """Time of one step, the device's work included."""
-        _synchronize(self._device)
+        synchronize(self._device)
         start = time.perf_counter()
         self.run()
-        _synchronize(self._device)
+        synchronize(self._device)
         return time.perf_counter() - start
 
     def peak_bytes(self) -> int:
         """The most one step holds beyond what was alive before it."""
         self.drop_gradients()
         if self._device.type == "cuda":
-            _synchronize(self._device)
+            synchronize(self._device)
             torch.cuda.reset_peak_memory_stats(self._device)
             before = torch.cuda.memory_allocated(self._device)
             self.run()
-            _synchronize(self._device)
+            synchronize(self._device)
             return torch.cuda.max_memory_allocated(self._device) - before
         with profile(activities=[ProfilerActivity.CPU], profile_memory=True) as profiler:
             self.run()
@@ -107,9 +108,7 @@ class Step:
 
     @property
     def _device(self) -> torch.device:
-        tensors = [*self._leaves, *_compat.tree_leaves((self._args, self._kwargs))]
-        devices = [t.device for t in tensors if isinstance(t, torch.Tensor)]
-        return next((d for d in devices if d.type != "cpu"), torch.device("cpu"))
+        return device_of([*self._leaves, *_compat.tree_leaves((self._args, self._kwargs))])
 
 
 def measure(
@@ -199,11 +198,6 @@ def _leaves_below(loss: torch.Tensor) -> list[torch.Tensor]:
             found.append(node.variable)
         stack.extend(following for following, _ in node.next_functions)
     return found
-
-
-def _synchronize(device: torch.device) -> None:
-    if device.type == "cuda":
-        torch.cuda.synchronize(device)
 
 
 def _running_maximum(profiler: profile) -> int:

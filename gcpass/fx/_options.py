@@ -17,6 +17,7 @@ from gcpass._plan import Plan
 from gcpass._planning import Request
 from gcpass._units import format_bytes, parse_bytes
 from gcpass.fx import _compat
+from gcpass.fx._devices import device_of
 from gcpass.fx._prices import check_hardware
 from gcpass.policies import Policy, find_policy
 
@@ -175,7 +176,7 @@ def resolve_auto(options: Options, inputs: Sequence[Any]) -> Budget:
         OptionError: nothing is left.
     """
     tensors = [t for t in inputs if isinstance(t, torch.Tensor)]
-    device = next((t.device for t in tensors if t.device.type != "cpu"), torch.device("cpu"))
+    device = device_of(tensors)
     free = _free_nbytes(device)
     reserve = options.reserve_bytes
     if reserve is None:

@@ -25,7 +25,7 @@ from gcpass._version import __version__
 from gcpass.fx import _compat
 from gcpass.fx._call import Call, block_nbytes, shape
 from gcpass.fx._costs import Prices
-from gcpass.fx._devices import cache_directory, device_name
+from gcpass.fx._devices import cache_directory, device_name, synchronize
 
 _RUNS, _ENOUGH_SECONDS = 5, 0.05  # runs of one op, and the time after which fewer do
 
@@ -46,7 +46,7 @@ class Timed:
         self._path = cache_directory() / "ops" / f"{digest}.json"
         self._times = _read(self._path)
         self._new: dict[str, float] = {}
-        self._refused: dict[str, str] = {}
+        self._refused: dict[str, tuple[str, str]] = {}  # key: the operator, and why not
 
     @property
     def name(self) -> str:
@@ -64,10 +64,10 @@ class Timed:
         if added_nbytes is not None:
             return self._model.seconds(call, added_nbytes)
         key = _key(call)
-        if key not in self._times and key not in self._new:
+        if not any(key in known for known in (self._times, self._new, self._refused)):
             obstacle = self._time(call, key)
             if obstacle:
-                self._refused.setdefault(str(call.node.target), obstacle)
+                self._refused[key] = str(call.node.target), obstacle
         known = self._times.get(key, self._new.get(key))
         return self._model.seconds(call, None) if known is None else known
 
@@ -83,7 +83,8 @@ class Timed:
         self._write()
         if not self._refused:
             return ()
-        listed = "; ".join(f"{name} ({why})" for name, why in sorted(self._refused.items()))
+        reasons = sorted(dict(reversed(self._refused.values())).items())  # the first of each
+        listed = "; ".join(f"{name} ({why})" for name, why in reasons)
         return (f"priced by the model of {self._model.name}, not by running them: {listed}",)
 
     def _time(self, call: Call, key: str) -> str | None:
@@ -131,11 +132,6 @@ def all_seconds(run: Callable[[], Any], device: torch.device, runs: int) -> list
         synchronize(device)
         times.append(time.perf_counter() - start)
     return times
-
-
-def synchronize(device: torch.device) -> None:
-    if device.type == "cuda":
-        torch.cuda.synchronize(device)
 
 
 def _real(value: Any) -> Any:
