@@ -18,7 +18,7 @@ from gcpass.fx._backend import compile_graph
 from gcpass.fx._capture import loss_of, no_gradient
 from gcpass.fx._devices import device_of, synchronize
 from gcpass.fx._options import Options, check_codegen, make_request
-from gcpass.policies import Policy
+from gcpass.policies import PolicyLike
 
 
 @dataclass(frozen=True)
@@ -119,7 +119,7 @@ def measure(
     steps: int = 5,
     codegen: str = "inductor",
     memory_budget: object = None,
-    policy: str | Policy | None = None,
+    policy: PolicyLike | None = None,
     device: str | torch.device | None = None,
 ) -> Measurement:
     """Compile the training step of a callable under a plan, run it, and weigh it.
