@@ -33,9 +33,9 @@ def _problem(fn: Any, args: Any, codegen: str = "eager") -> Any:
 @pytest.mark.parametrize(
     ("name", "containers", "count"),
     [
-        ("mlp", ["linears"], 2),
+        ("mlp", [""], 2),
         ("resnet", ["blocks"], 2),
-        ("unet", ["down", "reduce", "up"], 7),
+        ("unet", ["down", "up"], 5),
         ("vit", ["layers"], 2),
         ("gpt2", ["model.transformer.h"], 2),
         ("llama", ["model.model.layers"], 2),
@@ -66,6 +66,16 @@ def test_blocks_inside_a_sequential_of_unlike_parts() -> None:
     model = nn.Sequential(nn.Conv1d(4, 4, 1), nn.Flatten(0, 1), body, nn.Sigmoid())
     blocks = find_blocks(_problem(model, (torch.randn(2, 4, 8),)))
     assert [block.container for block in blocks] == ["2"] * 3
+
+
+def test_a_sequential_of_single_ops_is_cut_into_its_periods() -> None:
+    model = nn.Sequential(*(m for _ in range(4) for m in (nn.Linear(8, 8), nn.ReLU())))
+    problem = _problem(model, (torch.randn(2, 8),))
+    targets = [
+        [problem.ops[op].target for op in block.ops if problem.produced[op]]
+        for block in find_blocks(problem)
+    ]
+    assert targets == [["aten.addmm", "aten.relu"]] * 4
 
 
 def test_blocks_without_module_paths() -> None:

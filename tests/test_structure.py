@@ -28,6 +28,7 @@ ORDER = (
     ("_evaluate",),
     ("_explain",),
     ("_plan",),
+    ("_comparison",),
     ("_frontier",),
     ("_solvers",),
     ("policies",),
@@ -55,7 +56,7 @@ FX_ORDER = (
     ("_partitioner",),
     ("_backend", "_plan_call"),
     ("_measure",),
-    ("_demo",),
+    ("_demo", "_comparison"),
     ("__init__",),
 )
 MAX_PUBLIC_NAMES = 12

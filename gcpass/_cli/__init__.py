@@ -8,6 +8,7 @@ from typing import Annotated
 import typer
 
 from gcpass._cli._calibrate import calibrate
+from gcpass._cli._compare import compare
 from gcpass._cli._demo import demo
 from gcpass._cli._frontier import frontier
 from gcpass._cli._plan import plan
@@ -22,6 +23,7 @@ app = typer.Typer(
 app.command()(demo)
 app.command()(plan)
 app.command()(frontier)
+app.command()(compare)
 app.command()(calibrate)
 
 

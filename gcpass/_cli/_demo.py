@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from dataclasses import replace
 from pathlib import Path
 from typing import Annotated
@@ -12,6 +11,7 @@ from rich.console import Console
 from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
 
 from gcpass._cli._files import write_json
+from gcpass._cli._quiet import quiet_profiler
 from gcpass._errors import GcpassError
 
 SEED = 0
@@ -36,9 +36,7 @@ def demo(
     sequence: Annotated[int | None, _HIDDEN] = None,
 ) -> None:
     """Train a small GPT-2 under several memory budgets, and compare peaks, times and losses."""
-    # The profiler's messages of its own starts and stops; read when torch is first imported.
-    os.environ.setdefault("KINETO_LOG_LEVEL", "6")
-    os.environ.setdefault("TORCH_CPP_LOG_LEVEL", "ERROR")
+    quiet_profiler()
     if json is not None:
         write_json(json, "{}")  # a path that cannot be written is told before minutes of work
     console = Console(stderr=True)

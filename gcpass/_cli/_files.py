@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import importlib
 import importlib.util
+import os
 import sys
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -83,13 +84,40 @@ def _import(name: str, directory: Path) -> ModuleType:
         raise OptionError(f"there is no module {name} (no {error.name} from {directory})") from None
 
 
+def check_writable(path: Path, where: str) -> None:
+    """Nothing, before any work, if a file can be written.
+
+    Args:
+        path: of the file.
+        where: the option that it came from, for the error.
+
+    Raises:
+        OptionError: it cannot be written.
+    """
+    if path.is_dir():
+        raise OptionError(f"{where} {path} cannot be written: it is a directory")
+    if not path.parent.is_dir():
+        raise OptionError(f"{where} {path} cannot be written: there is no directory {path.parent}")
+    if not os.access(path if path.exists() else path.parent, os.W_OK):
+        raise OptionError(f"{where} {path} cannot be written: permission denied")
+
+
 def write_json(path: Path, text: str) -> None:
-    """Write a file.
+    """Write the file of ``--json``.
+
+    Raises:
+        OptionError: it cannot be written.
+    """
+    write_text(path, text + "\n", "--json")
+
+
+def write_text(path: Path, text: str, where: str) -> None:
+    """Write a file, named by the option ``where``.
 
     Raises:
         OptionError: it cannot be written.
     """
     try:
-        path.write_text(text + "\n")
+        path.write_text(text, encoding="utf-8")
     except OSError as error:
-        raise OptionError(f"--json {path} cannot be written: {error.strerror}") from error
+        raise OptionError(f"{where} {path} cannot be written: {error.strerror}") from error

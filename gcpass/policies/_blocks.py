@@ -83,13 +83,15 @@ def _children(
 
 
 def _alike(problem: Problem, children: list[list[int]]) -> list[list[int]]:
-    """The children that compute something, and much the same as another of them."""
+    """The children that run more than one op, and much the same as another of them."""
     counts = [
         Counter(problem.ops[op].target for op in ops if _works(problem, op)) for ops in children
     ]
 
     def like(a: Counter[str], b: Counter[str]) -> bool:
-        return (a & b).total() > _ALIKE * max(a.total(), b.total())
+        return min(a.total(), b.total()) > 1 and (
+            (a & b).total() > _ALIKE * max(a.total(), b.total())
+        )
 
     return [
         ops
