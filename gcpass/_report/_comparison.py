@@ -122,20 +122,34 @@ def _draw_model(axes: Any, model: str, rows: list[ComparisonRow]) -> None:
             return None
         return cost / base * (1 if ran else 100), row.peak_bytes / MIB
 
-    mine = sorted(p for r in rows if r.label.startswith(GCPASS) and (p := place(r)))
+    mine = [p for r in rows if r.label.startswith(GCPASS) and (p := place(r))]
+    mine.sort(key=lambda at: at[1])
     axes.plot(*zip(*mine, strict=True), "o-", color="tab:blue", ms=4, label="gcpass")
-    for row in rows:
-        at = place(row)
-        if at is not None and not row.label.startswith(GCPASS):
-            axes.plot(*at, "s", color="tab:orange", ms=4)
-            axes.annotate(row.label, at, xytext=(4, 3), textcoords="offset points", fontsize=6.5)
-    axes.set_title(model, fontsize=9)
-    axes.set_xlabel("step time" if ran else "recomputation, % of the forward", fontsize=8)
-    axes.set_ylabel(f"{'measured' if ran else 'predicted'} peak, MiB", fontsize=8)
-    axes.set_ylim(0, None)
+    manual = [(r.label, p) for r in rows if not r.label.startswith(GCPASS) and (p := place(r))]
+    for _, at in manual:
+        axes.plot(*at, "s", color="tab:orange", ms=4)
     axes.margins(x=0.18)
+    axes.set_ylim(0, None)
+    names: dict[tuple[float, float], list[str]] = {}  # points that lie together have one label
+    for label, at in manual:
+        near = next((other for other in names if _together(axes, at, other)), at)
+        names.setdefault(near, []).append(label)
+    for at, labels in names.items():
+        text = "\n".join(labels)
+        axes.annotate(text, at, (4, 3), textcoords="offset points", fontsize=6.5, va="center")
+    axes.set_title(model, fontsize=9)
+    what = "step time, of gcpass's without a budget" if ran else "recomputation, % of the forward"
+    axes.set_xlabel(what, fontsize=8)
+    axes.legend(frameon=False, fontsize=7, loc="lower left")
+    axes.set_ylabel(f"{'measured' if ran else 'predicted'} peak, MiB", fontsize=8)
     axes.tick_params(labelsize=7)
     axes.spines[["top", "right"]].set_visible(False)
+
+
+def _together(axes: Any, a: tuple[float, float], b: tuple[float, float]) -> bool:
+    """Whether the names of two points would be written over each other."""
+    (left, low), (right, high) = axes.viewLim.get_points()
+    return abs(a[0] - b[0]) < 0.25 * (right - left) and abs(a[1] - b[1]) < 0.05 * (high - low)
 
 
 def verdict(comparison: Comparison) -> list[str]:
