@@ -14,7 +14,9 @@ from torch.utils.checkpoint import checkpoint
 
 import gcpass
 from benchmarks.models import build
+from gcpass._evaluate import Evaluator
 from gcpass._explain import Row
+from gcpass._solvers._segments import solve
 from gcpass.fx._capture import capture
 from gcpass.fx._partitioner import analyze_graph
 from gcpass.fx._prices import find_prices
@@ -244,3 +246,14 @@ def test_gradients_under_a_users_rule() -> None:
 def test_bad_names(name: str) -> None:
     with pytest.raises(gcpass.OptionError, match=name):
         find_policy(name)
+
+
+@pytest.mark.parametrize("name", ["narrow", "gpt2"])
+def test_no_manual_policy_reaches_a_smaller_peak_than_the_optimiser(name: str) -> None:
+    """What the embedding's backward wants of its ids is wanted last, and belongs to the start."""
+    problem = _problem(*build(name, "tiny", layers=8, batch=8, seq=64), codegen="inductor")
+    evaluator = Evaluator(problem)
+    smallest = solve(evaluator, 1).evaluation.peak_nbytes
+    for policy in ("full", "per_block", "every_k:2", "sqrt", "sac_matmul:2"):
+        choose = find_policy(policy).choose
+        assert smallest <= evaluator.evaluate(choose(problem)).peak_nbytes, policy

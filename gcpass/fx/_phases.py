@@ -68,7 +68,9 @@ def running_order(joint: fx.GraphModule, phases: dict[fx.Node, Phase]) -> list[f
     """Inputs, the forward range, the backward.
 
     AOTAutograd traces what only the backward wants late; here such a node stands right after the
-    last of its inputs (or before its first reader), where the forward would compute it.
+    last of its inputs, where the forward would compute it. One that reads inputs only stands before
+    its first reader, or, if only the backward reads it, by the latest of what the backward still
+    wants then: so a stretch of the forward belongs to a stretch of the backward.
     """
     nodes = [n for n in joint.graph.nodes if n.op != "output"]
     inputs = [n for n in nodes if phases[n] is Phase.INPUT]
@@ -82,14 +84,29 @@ def running_order(joint: fx.GraphModule, phases: dict[fx.Node, Phase]) -> list[f
         if phases[node] is Phase.EITHER:
             reads = [place[r][0] for r in node.all_input_nodes if r in place]
             place[node] = (max(reads), position) if reads else (end, position)
-    for position in range(end - 1, -1, -1):  # nodes that read inputs only: as late as possible
+    still_wanted = _still_wanted(backward, place, end)
+    for position in range(end - 1, -1, -1):  # nodes that read inputs only
         node = nodes[position]
         if phases[node] is Phase.EITHER and place[node][0] == end:
-            uses = [place[u][0] for u in node.users if u in place and place[u][0] < end]
+            uses = [place[u][0] - 1 for u in node.users if u in place and place[u][0] < end]
+            if not uses:
+                uses = [still_wanted[u] for u in node.users if u in still_wanted]
             if uses:
-                place[node] = (min(uses) - 1, position)
+                place[node] = (min(uses), position)
     forward = sorted(place, key=lambda n: place[n])
     return inputs + topological(forward) + backward
+
+
+def _still_wanted(
+    backward: list[fx.Node], place: dict[fx.Node, tuple[int, int]], end: int
+) -> dict[fx.Node, int]:
+    """For each node of the backward, the latest place of what it or a later one reads."""
+    wanted: dict[fx.Node, int] = {}
+    latest = -1  # nothing more of the forward is wanted: its start
+    for node in reversed(backward):
+        reads = [place[r][0] for r in node.all_input_nodes if r in place and place[r][0] < end]
+        latest = wanted[node] = max([*reads, latest])
+    return wanted
 
 
 def topological(nodes: list[fx.Node]) -> list[fx.Node]:

@@ -8,7 +8,7 @@ longest stretch of the forward that repeats itself.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import accumulate
 
@@ -37,7 +37,7 @@ def find_blocks(problem: Problem) -> list[Block]:
     """The repeated blocks of the forward, in running order; none if nothing repeats."""
     placed = {op: tuple(path) for op in problem.forward_range if (path := _path(problem, op))}
     found = list(_children(problem, placed, 0)) or _periods(problem)
-    return sorted(found, key=lambda block: block.ops[0])
+    return sorted(found, key=lambda block: _span(problem, block.ops).start)
 
 
 def grouped(problem: Problem, blocks: Sequence[Block], count: int) -> list[frozenset[int]]:
@@ -51,7 +51,7 @@ def grouped(problem: Problem, blocks: Sequence[Block], count: int) -> list[froze
         mine = [block for block in blocks if block.container == container]
         for start in range(0, len(mine), count):
             ops = {op for block in mine[start : start + count] for op in block.ops}
-            between = range(min(ops), max(ops)) if count > 1 else ()
+            between = _span(problem, ops) if count > 1 else ()
             groups.append(frozenset(ops.union(op for op in between if op not in owned)))
     return groups
 
@@ -106,8 +106,14 @@ def _works(problem: Problem, op: int) -> bool:
 
 def _filled(problem: Problem, ops: list[int]) -> tuple[int, ...]:
     """With the ops in between that tracing lost the path of, as a rewritten attention has."""
-    lost = (op for op in range(min(ops), max(ops)) if not problem.ops[op].module)
+    lost = (op for op in _span(problem, ops) if not problem.ops[op].module)
     return tuple(sorted({*ops, *lost}))
+
+
+def _span(problem: Problem, ops: Collection[int]) -> range:
+    """From the first to the last op that the forward itself runs."""
+    run = [op for op in ops if problem.ops[op].phase is Phase.FORWARD]
+    return range(min(run, default=0), max(run, default=0))
 
 
 # -- by structure ---------------------------------------------------------------------------------
