@@ -248,10 +248,9 @@ def test_bad_names(name: str) -> None:
         find_policy(name)
 
 
-@pytest.mark.parametrize("name", ["narrow", "gpt2"])
-def test_no_manual_policy_reaches_a_smaller_peak_than_the_optimiser(name: str) -> None:
+def test_no_manual_policy_reaches_a_smaller_peak_than_the_optimiser() -> None:
     """What the embedding's backward wants of its ids is wanted last, and belongs to the start."""
-    problem = _problem(*build(name, "tiny", layers=8, batch=8, seq=64), codegen="inductor")
+    problem = _problem(*build("narrow", "tiny", layers=24, seq=256), codegen="inductor")
     evaluator = Evaluator(problem)
     smallest = solve(evaluator, 1).evaluation.peak_nbytes
     for policy in ("full", "per_block", "every_k:2", "sqrt", "sac_matmul:2"):
