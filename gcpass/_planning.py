@@ -5,12 +5,11 @@ from __future__ import annotations
 import hashlib
 import warnings
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from gcpass._budget import NO_BUDGET, Budget
 from gcpass._errors import InfeasibleBudget, OptionError
 from gcpass._evaluate import Evaluation, Evaluator, Moment
-from gcpass._explain import explain
 from gcpass._plan import Peak, Plan
 from gcpass._problem import Problem
 from gcpass._repeat import Repeated, Stops, repeat
@@ -55,12 +54,14 @@ class Planned:
         evaluation: of the plan.
         repeated: the problem with further runs of some ops, if values are recomputed more than
             once; ``kept`` and ``evaluation`` are then in its terms.
+        order: what the backward runs, in order, where another scheduler fixed it.
     """
 
     plan: Plan
     kept: frozenset[int]
     evaluation: Evaluation
     repeated: Repeated | None = None
+    order: tuple[int, ...] | None = None
 
 
 @dataclass(frozen=True)
@@ -93,7 +94,7 @@ def make_plan(
         certify: give the optimiser's plan a lower bound.
 
     Returns:
-        The plan and its evaluation.
+        The plan and its evaluation; `gcpass._detail` adds the reasons.
 
     Raises:
         InfeasibleBudget: no plan within the budget was found and ``on_infeasible`` is
@@ -121,7 +122,8 @@ def make_plan(
         notes += _check_feasible(request, budget_bytes, solution, warn)
         return _planned(evaluator, request, budget_bytes, solution, notes, versions)
     solution = Solution(Status.FEASIBLE, kept, evaluation)
-    return _planned(evaluator, request, budget_bytes, solution, notes, versions)
+    planned = _planned(evaluator, request, budget_bytes, solution, notes, versions)
+    return replace(planned, order=stock.backward_order) if stock else planned
 
 
 def make_frontier(
@@ -131,7 +133,7 @@ def make_frontier(
     *,
     versions: Mapping[str, str] | None = None,
     notes: Iterable[str] = (),
-) -> list[Plan]:
+) -> list[Planned]:
     """Plans of one problem from the fastest to the smallest peak, none beaten by another.
 
     Args:
@@ -142,10 +144,10 @@ def make_frontier(
         notes: recorded in the plans.
     """
     notes = list(notes)
-    made: list[Plan] = []
+    made: list[Planned] = []
     for solution in sweep(evaluator, count):
         budget = solution.evaluation.peak_nbytes if made else None
-        made.append(_planned(evaluator, request, budget, solution, notes, versions).plan)
+        made.append(_planned(evaluator, request, budget, solution, notes, versions))
     return made
 
 
@@ -177,7 +179,6 @@ def _planned(
         graph=fingerprint(original),
         notes=tuple(notes),
         versions=tuple((versions or {}).items()),
-        _rows=explain(problem, kept, evaluation),
     )
     return Planned(plan, kept, evaluation, repeated)
 

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 from typing import Annotated
 
 import typer
 
 from gcpass._budget import parse_budget
-from gcpass._cli._files import load, write_json
+from gcpass._cli._files import check_writable, load, write_json
 from gcpass._cli._options import Codegen, Fake, Hardware, Target
 
 
@@ -30,6 +31,8 @@ def plan(
 ) -> None:
     """Plan a training step without compiling or running it."""
     bound = parse_budget(budget, where="--budget")
+    if json is not None:
+        check_writable(json, "--json")
     import gcpass
 
     fn, args = load(target, fake=fake)
@@ -37,5 +40,5 @@ def plan(
         fn, args, memory_budget=bound, policy=policy, codegen=codegen, hardware=hardware
     )
     if json is not None:
-        write_json(json, made.to_json())
+        write_json(json, replace(made, target=target).to_json())
     typer.echo(made.summary())

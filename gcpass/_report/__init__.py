@@ -7,16 +7,22 @@ from pathlib import Path
 
 from gcpass._errors import OptionError
 from gcpass._plan import Plan
+from gcpass._report._page import write_page
 
 
 def write_report(plan: Plan, where: str) -> None:
-    """Write a plan's summary to standard error (``"text"``), or its JSON to a file.
+    """Write a plan's summary to standard error (``"text"``), or its page or JSON to a file.
+
+    A file whose name ends in ``.html`` is a page.
 
     Raises:
         OptionError: the file cannot be written.
     """
     if where == "text":
         print(plan.summary(), file=sys.stderr)
+        return
+    if where.lower().endswith(".html"):
+        write_page(plan, Path(where), f"report={where!r}")
         return
     try:
         Path(where).write_text(plan.to_json())

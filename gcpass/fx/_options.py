@@ -45,7 +45,8 @@ class Options:
         codegen: ``"inductor"`` or ``"eager"``.
         hardware: the cost model.
         reserve_bytes: bytes that ``memory_budget="auto"`` leaves free; None for the default.
-        report: ``"text"`` (to standard error), a file's path (JSON), or None.
+        report: ``"text"`` (to standard error), a file's path (a page if it ends in ``.html``, or
+            else JSON), or None.
         plan: a stored plan to follow, or None.
         inductor: options passed on to Inductor.
     """
@@ -149,7 +150,7 @@ def _read_report(value: object) -> str | None:
         return "text"
     if isinstance(value, (str, Path)):
         return str(value)
-    raise OptionError(f"report={value!r} must be True, 'text' or the path of a JSON file")
+    raise OptionError(f"report={value!r} must be True, 'text' or the path of a .json or .html file")
 
 
 def _read_plan(value: object) -> Plan | None:

@@ -1,0 +1,62 @@
+"""What a plan tells beyond its numbers: reasons, memory over the step, other plans beside it.
+
+None of it is needed to run a plan, so it is made only for plans that somebody reads.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from gcpass._evaluate import Evaluator, Run
+from gcpass._explain import explain
+from gcpass._plan import Plan, Tradeoff
+from gcpass._planning import Planned
+from gcpass._solvers import find_solver, sketch
+from gcpass._timeline import timeline
+from gcpass._units import PICOSECONDS
+
+
+def explained(evaluator: Evaluator, planned: Planned) -> Plan:
+    """The plan with a row for each value that the backward wants.
+
+    Args:
+        evaluator: of the problem that was planned.
+        planned: its plan.
+    """
+    return _with_rows(*_run(evaluator, planned), planned.plan)
+
+
+def detailed(evaluator: Evaluator, planned: Planned) -> Plan:
+    """The plan with its rows, its memory over the step, and other plans of the step.
+
+    Args:
+        evaluator: of the problem that was planned.
+        planned: its plan.
+    """
+    judge, run = _run(evaluator, planned)
+    plan = _with_rows(judge, run, planned.plan)
+    fastest = find_solver("segments", certify=False)(evaluator, None)
+    free = evaluator.trace(fastest.kept)
+    others = sketch(evaluator, plan.budget_bytes)
+    return replace(
+        plan,
+        timeline=timeline(run.moments),
+        unconstrained=None if free.moments == run.moments else timeline(free.moments),
+        frontier=tuple(
+            Tradeoff(
+                other.evaluation.peak_nbytes, other.evaluation.recompute_picoseconds / PICOSECONDS
+            )
+            for other in others
+        ),
+    )
+
+
+def _run(evaluator: Evaluator, planned: Planned) -> tuple[Evaluator, Run]:
+    judge = Evaluator(planned.repeated.problem) if planned.repeated else evaluator
+    return judge, judge.trace(planned.kept, planned.order)
+
+
+def _with_rows(judge: Evaluator, run: Run, plan: Plan) -> Plan:
+    policy = None if plan.policy == "optimal" else plan.policy
+    bounded = plan.budget_bytes is not None
+    return replace(plan, _rows=explain(judge, run, bounded=bounded, policy=policy))
