@@ -23,7 +23,7 @@ def explained(evaluator: Evaluator, planned: Planned) -> Plan:
         evaluator: of the problem that was planned.
         planned: its plan.
     """
-    return _with_rows(*_run(evaluator, planned), planned.plan)
+    return _with_rows(*_run(evaluator, planned), planned)
 
 
 def detailed(evaluator: Evaluator, planned: Planned) -> Plan:
@@ -34,7 +34,7 @@ def detailed(evaluator: Evaluator, planned: Planned) -> Plan:
         planned: its plan.
     """
     judge, run = _run(evaluator, planned)
-    plan = _with_rows(judge, run, planned.plan)
+    plan = _with_rows(judge, run, planned)
     fastest = find_solver("segments", certify=False)(evaluator, None)
     free = evaluator.trace(fastest.kept)
     others = sketch(evaluator, plan.budget_bytes)
@@ -56,7 +56,13 @@ def _run(evaluator: Evaluator, planned: Planned) -> tuple[Evaluator, Run]:
     return judge, judge.trace(planned.kept, planned.order)
 
 
-def _with_rows(judge: Evaluator, run: Run, plan: Plan) -> Plan:
+def _with_rows(judge: Evaluator, run: Run, planned: Planned) -> Plan:
+    plan, repeated = planned.plan, planned.repeated
+    further: dict[int, list[int]] = {}
+    if repeated is not None:
+        for copy, op in repeated.copies.items():
+            further.setdefault(repeated.place[op], []).append(copy)
     policy = None if plan.policy == "optimal" else plan.policy
     bounded = plan.budget_bytes is not None
-    return replace(plan, _rows=explain(judge, run, bounded=bounded, policy=policy))
+    rows = explain(judge, run, bounded=bounded, policy=policy, further=further)
+    return replace(plan, _rows=rows)

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Collection, Iterable, Iterator
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from types import MappingProxyType
 
 from gcpass._evaluate import Evaluator, Run
 from gcpass._lifetimes import Lifetimes
-from gcpass._problem import Problem, Rule
+from gcpass._problem import Phase, Problem, Rule
 from gcpass._units import PICOSECONDS, format_bytes, format_seconds
 
 _LEAST = 5e-8  # seconds: less prints as 0.0 us
@@ -63,7 +64,12 @@ class Row:
 
 
 def explain(
-    evaluator: Evaluator, run: Run, *, bounded: bool, policy: str | None = None
+    evaluator: Evaluator,
+    run: Run,
+    *,
+    bounded: bool,
+    policy: str | None = None,
+    further: Mapping[int, Sequence[int]] = MappingProxyType({}),
 ) -> tuple[Row, ...]:
     """The rows of a plan, in forward order; views and empty values are left out.
 
@@ -72,17 +78,26 @@ def explain(
         run: of the plan.
         bounded: whether the plan was made for a budget.
         policy: the name of the policy that chose, or None for the optimiser.
+        further: for each op that runs more than twice, its further runs.
     """
-    return tuple(_Explainer(evaluator, run, bounded, policy).rows())
+    lifetimes = Lifetimes(evaluator, run, further)
+    return tuple(_Explainer(evaluator, run, lifetimes, bounded, policy).rows())
 
 
 class _Explainer:
     """The reasons of one plan."""
 
-    def __init__(self, evaluator: Evaluator, run: Run, bounded: bool, policy: str | None) -> None:
+    def __init__(
+        self,
+        evaluator: Evaluator,
+        run: Run,
+        lifetimes: Lifetimes,
+        bounded: bool,
+        policy: str | None,
+    ) -> None:
         self._problem, self._run = evaluator.problem, run
         self._bounded, self._policy = bounded, policy
-        self._lifetimes = Lifetimes(evaluator, run)
+        self._lifetimes = lifetimes
         self._late = frozenset(op for op, t in run.schedule if t < 0)
         self._demanded = evaluator.backward.wanted_by
 
@@ -131,8 +146,9 @@ class _Explainer:
         time, at_peak = problem.recompute_picoseconds(op), self._saved_at_peak(op)
         holders = [problem.storages[s].holder for s in self._not_kept(op)]
         price = sum(problem.keep_picoseconds(h) for h in holders if h is not None)
-        forced = constraint is not None and constraint.rule is Rule.NEVER_KEEP
-        if constraint is not None and forced:
+        never = constraint is not None and constraint.rule is Rule.NEVER_KEEP
+        forced = never and problem.ops[op].phase is not Phase.AGAIN
+        if constraint is not None and never:
             why = constraint.reason
         elif not problem.ops[op].runs_twice:
             why = "only the backward reads it"

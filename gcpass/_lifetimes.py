@@ -7,16 +7,26 @@ ops that compute it on the way run, and a view where its own readers run.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Mapping, Sequence
 
 from gcpass._evaluate import Evaluator, Run
 from gcpass._problem import Problem
 
 
 class Lifetimes:
-    """The lifetimes of one plan's values, and what the plan's peak holds of them."""
+    """The lifetimes of one plan's values, and what the plan's peak holds of them.
 
-    def __init__(self, evaluator: Evaluator, run: Run) -> None:
+    Args:
+        evaluator: of the problem.
+        run: of the plan.
+        further: for each op that runs more than twice, its further runs (`gcpass._repeat`): if its
+            value were kept, they would not be.
+    """
+
+    def __init__(
+        self, evaluator: Evaluator, run: Run, further: Mapping[int, Sequence[int]]
+    ) -> None:
+        self._further = further
         problem = evaluator.problem
         moment = run.moments[run.peak]
         self._in_backward = moment.in_backward
@@ -41,14 +51,22 @@ class Lifetimes:
 
     def kept_at_peak(self, op: int) -> bool:
         """Whether the value of ``op`` is alive at the peak if it is kept."""
-        return self._last[op] >= self._peak if self._in_backward else op <= self._peak_op
+        if not self._in_backward:
+            return op <= self._peak_op
+        return any(self._last[run] >= self._peak for run in self._runs(op))
 
     def now_at_peak(self, op: int, holder: int) -> bool:
         """Whether what ``op`` makes and ``holder`` stands for is at the peak, though not kept."""
-        place = self._where.get(op)
-        if place is None or op in self._without_buffer:
-            return False
-        return place <= self._peak <= max(place, self._last[holder])
+        for run, held in zip(self._runs(op), self._runs(holder), strict=True):
+            place = self._where.get(run)
+            if place is None or run in self._without_buffer:
+                continue
+            if place <= self._peak <= max(place, self._last[held]):
+                return True
+        return False
+
+    def _runs(self, op: int) -> tuple[int, ...]:
+        return (op, *self._further.get(op, ()))
 
 
 def _last_reads(

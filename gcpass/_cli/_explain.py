@@ -11,11 +11,13 @@ from typing import Annotated
 import typer
 from rich.console import Console
 
-from gcpass._cli._files import check_writable, read_plan, write_json
+from gcpass._cli._files import read_plan, write_json
 from gcpass._cli._options import PlanFile
 from gcpass._errors import OptionError, did_you_mean
 from gcpass._explain import Row, fold
 from gcpass._plan import Plan
+from gcpass._report import check_writable
+from gcpass._report._explain import op_table, plan_tables
 
 
 def explain(
@@ -31,7 +33,7 @@ def explain(
     """Say what a stored plan keeps and recomputes, and why."""
     to_file = json is not None and str(json) != "-"
     if json is not None and to_file:
-        check_writable(json, "--json")
+        check_writable(json, f"--json {json}")
     made = read_plan(plan)
     rows = fold(made.rows()) if op is None else [_find(made, op)]
     if json is not None:
@@ -41,8 +43,6 @@ def explain(
         else:
             typer.echo(text)
         return
-    from gcpass._report._explain import op_table, plan_tables
-
     console = Console(highlight=False)
     for part in plan_tables(made, rows) if op is None else op_table(made, rows[0]):
         console.print(part)

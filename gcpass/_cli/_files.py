@@ -5,7 +5,6 @@ from __future__ import annotations
 import contextlib
 import importlib
 import importlib.util
-import os
 import sys
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -100,24 +99,6 @@ def read_plan(path: Path) -> Plan:
         return Plan.from_json(text)
     except OptionError as error:
         raise OptionError(f"{path}: {error}") from error
-
-
-def check_writable(path: Path, where: str) -> None:
-    """Nothing, before any work, if a file can be written.
-
-    Args:
-        path: of the file.
-        where: the option that it came from, for the error.
-
-    Raises:
-        OptionError: it cannot be written.
-    """
-    if path.is_dir():
-        raise OptionError(f"{where} {path} cannot be written: it is a directory")
-    if not path.parent.is_dir():
-        raise OptionError(f"{where} {path} cannot be written: there is no directory {path.parent}")
-    if not os.access(path if path.exists() else path.parent, os.W_OK):
-        raise OptionError(f"{where} {path} cannot be written: permission denied")
 
 
 def write_json(path: Path, text: str) -> None:

@@ -9,8 +9,9 @@ from typing import Annotated
 import typer
 
 from gcpass._budget import parse_budget
-from gcpass._cli._files import check_writable, load, write_json
+from gcpass._cli._files import load, write_json
 from gcpass._cli._options import Codegen, Fake, Hardware, Target
+from gcpass._report import check_writable
 
 
 def plan(
@@ -32,7 +33,7 @@ def plan(
     """Plan a training step without compiling or running it."""
     bound = parse_budget(budget, where="--budget")
     if json is not None:
-        check_writable(json, "--json")
+        check_writable(json, f"--json {json}")
     import gcpass
 
     fn, args = load(target, fake=fake)

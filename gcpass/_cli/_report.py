@@ -8,8 +8,10 @@ from typing import Annotated
 
 import typer
 
-from gcpass._cli._files import check_writable, read_plan
+from gcpass._cli._files import read_plan
 from gcpass._cli._options import PlanFile
+from gcpass._report import check_writable
+from gcpass._report._page import write_page
 
 
 def report(
@@ -19,10 +21,8 @@ def report(
     ] = Path("report.html"),
 ) -> None:
     """Draw a stored plan: memory over the step, decisions and why, as one HTML file."""
-    check_writable(output, "--output")
+    check_writable(output, f"--output {output}")
     made = read_plan(plan)
-    from gcpass._report._page import write_page
-
     named = made if made.target else replace(made, target=plan.stem)
     write_page(named, output, f"--output {output}")
     typer.echo(f"written to {output}")

@@ -25,9 +25,8 @@ def top_of(highest: float) -> float:
 
 def ticks(top: float, unit: float = 1.0, count: int = 4) -> list[float]:
     """Round values from 0 to ``top``, in about ``count`` steps of 1, 2 or 5 of some unit."""
-    rough = top / unit / count
-    scale = 10.0 ** math.floor(math.log10(rough))
-    step = next(n for n in _NICE if n * scale >= rough * 0.999) * scale * unit
+    scale = 10.0 ** math.floor(math.log10(top / unit / count))
+    step = min((n * scale * unit for n in _NICE), key=lambda s: abs(math.log(top / s / count)))
     return [step * i for i in range(int(top / step) + 1)]
 
 

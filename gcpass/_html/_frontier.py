@@ -18,6 +18,8 @@ from gcpass._html._chart import (
 from gcpass._html._element import Markup, element
 from gcpass._units import format_bytes
 
+_WIDE, _HIGH = 0.3, 0.12  # of the plot: nearer than that two names would run into each other
+
 
 @dataclass(frozen=True)
 class Place:
@@ -71,8 +73,12 @@ def frontier_chart(
             text = f"proven: no plan with this peak recomputes less than {place.at_least:.1%}"
             shapes.append(dot(x, y, "proven", text))
     shapes += [dot(*at(place), place.kind, _said(place)) for place in places]
+    named: list[tuple[float, float]] = []
     for place in marked:
-        overlay.append(_name(place, *at(place)))
+        x, y = at(place)
+        below = any(abs(x - u) < _WIDE and abs(y - v) < _HIGH for u, v in named)
+        named.append((x, y))
+        overlay.append(_name(place, x, y, below=below))
     marks = ticks(right)
     labels = [
         element("span", f"{100 * value:.3g}%", style=f"left:{100 * value / right:.2f}%")
@@ -90,9 +96,10 @@ def frontier_chart(
     return element("figure", chart, _numbers(places), class_="frontier")
 
 
-def _name(place: Place, x: float, y: float) -> Markup:
+def _name(place: Place, x: float, y: float, *, below: bool) -> Markup:
     side = f"right:{100 * (1 - x):.2f}%" if x > 0.5 else f"left:{100 * x:.2f}%"
-    return element("span", place.label, class_="name", style=f"bottom:{100 * y:.2f}%;{side}")
+    kind = "name below" if below else "name"
+    return element("span", place.label, class_=kind, style=f"bottom:{100 * y:.2f}%;{side}")
 
 
 def _said(place: Place) -> str:

@@ -15,6 +15,7 @@ from gcpass._budget import Budget, parse_budget
 from gcpass._errors import OptionError, did_you_mean
 from gcpass._plan import Plan
 from gcpass._planning import Request
+from gcpass._report import check_writable
 from gcpass._units import format_bytes, parse_bytes
 from gcpass.fx import _compat
 from gcpass.fx._devices import device_of
@@ -149,6 +150,7 @@ def _read_report(value: object) -> str | None:
     if value in (True, "1", "text"):
         return "text"
     if isinstance(value, (str, Path)):
+        check_writable(Path(value), f"report={str(value)!r}")
         return str(value)
     raise OptionError(f"report={value!r} must be True, 'text' or the path of a .json or .html file")
 
