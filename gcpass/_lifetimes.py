@@ -46,8 +46,13 @@ class Lifetimes:
         self._last = _last_reads(problem, where, self._without_buffer, read)
         runs = [op for op, _ in run.schedule] if moment.in_backward else run.forward
         names = [op.name for op in problem.ops] + ["end of backward"]
-        self._peak = next(place for place, op in enumerate(runs) if names[op] == moment.op)
-        self._peak_op = runs[self._peak]
+        self._peak_op = names.index(moment.op)
+        # torch's own order may lack a step that nothing reads: the next one stands for it.
+        self._peak = next(
+            place
+            for place, op in enumerate(runs)
+            if op == self._peak_op or (self._peak_op not in runs and op > self._peak_op)
+        )
 
     def kept_at_peak(self, op: int) -> bool:
         """Whether the value of ``op`` is alive at the peak if it is kept."""

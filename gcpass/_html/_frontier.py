@@ -64,7 +64,10 @@ def frontier_chart(
     shapes = [element("polyline", points=points, class_="curve")]
     overlay: list[Markup] = []
     if drawn is not None:
-        line, label = line_at(drawn / top, "budget", f"budget {format_bytes(drawn)}")
+        height = drawn / top
+        hidden = any(x > 1 - _WIDE and abs(y - height) < _HIGH for x, y in map(at, marked))
+        kind = "budget" if hidden else "budget right"
+        line, label = line_at(height, kind, f"budget {format_bytes(drawn)}")
         shapes.append(line)
         overlay.append(label)
     for place in places:
