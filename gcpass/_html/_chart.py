@@ -10,7 +10,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable, Sequence
 
-from gcpass._html._element import Markup, element, join
+from gcpass._html._element import Markup, element
 from gcpass._units import format_bytes
 
 SIDE = 1000  # units of a plot
@@ -119,17 +119,3 @@ def areas(edges: Sequence[int], layers: Sequence[Sequence[float]], top: float) -
 
 def _number(value: float) -> str:
     return f"{value:.1f}".removesuffix(".0")
-
-
-__all__ = [
-    "SIDE",
-    "areas",
-    "byte_ticks",
-    "dot",
-    "format_tick",
-    "frame",
-    "join",
-    "line_at",
-    "ticks",
-    "top_of",
-]

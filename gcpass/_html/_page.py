@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from functools import cache
 from pathlib import Path
 
-from gcpass._html._element import Markup, element, join
+from gcpass._html._element import Markup, element
 
 
 def page(title: str, *sections: Markup) -> str:
@@ -45,6 +45,3 @@ def tiles(facts: Sequence[tuple[str, str, str]]) -> Markup:
 @cache
 def _read(name: str) -> str:
     return Path(__file__).with_name(name).read_text(encoding="utf-8")
-
-
-__all__ = ["fragment", "join", "page", "tiles"]
