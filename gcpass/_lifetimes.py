@@ -58,20 +58,19 @@ class Lifetimes:
         """Whether the value of ``op`` is alive at the peak if it is kept."""
         if not self._in_backward:
             return op <= self._peak_op
-        return any(self._last[run] >= self._peak for run in self._runs(op))
+        runs = (op, *self._further.get(op, ()))
+        return any(self._last[run] >= self._peak for run in runs)
 
     def now_at_peak(self, op: int, holder: int) -> bool:
         """Whether what ``op`` makes and ``holder`` stands for is at the peak, though not kept."""
-        for run, held in zip(self._runs(op), self._runs(holder), strict=True):
+        again = ((run, run) for run in self._further.get(op, ()))
+        for run, held in ((op, holder), *again):
             place = self._where.get(run)
             if place is None or run in self._without_buffer:
                 continue
             if place <= self._peak <= max(place, self._last[held]):
                 return True
         return False
-
-    def _runs(self, op: int) -> tuple[int, ...]:
-        return (op, *self._further.get(op, ()))
 
 
 def _last_reads(
