@@ -22,7 +22,7 @@ from dataclasses import dataclass, field
 
 from gcpass._backward import Backward
 from gcpass._problem import Phase, Problem, Rule
-from gcpass._sweep import Fused, Moment, Schedule
+from gcpass._sweep import Fused, Moment, Schedule, Trace
 from gcpass._unfused import Unfused
 
 
@@ -79,6 +79,32 @@ class SegmentCost:
     picoseconds: int
 
 
+@dataclass(frozen=True, slots=True)
+class Run:
+    """One plan's step, moment by moment.
+
+    Attributes:
+        kept: what is kept and read.
+        moments: what is alive, op after op; ops that get no buffer have none.
+        forward: what the forward runs, in order.
+        schedule: what the backward runs: (op, -1) is a recomputation, (op, t) its own step t.
+        fused_forward: ops of the forward that get no buffer.
+        fused_backward: recomputed ops that get no buffer.
+    """
+
+    kept: frozenset[int]
+    moments: tuple[Moment, ...]
+    forward: Sequence[int]
+    schedule: Schedule
+    fused_forward: frozenset[int]
+    fused_backward: frozenset[int]
+
+    @property
+    def peak(self) -> int:
+        """The place of the fullest moment, the first of several."""
+        return max(range(len(self.moments)), key=lambda place: self.moments[place].nbytes)
+
+
 class Evaluator:
     """Evaluates plans of one problem."""
 
@@ -122,6 +148,19 @@ class Evaluator:
             forward_order=tuple(forward),
             backward_order=self._backward_order(schedule, in_order=order is None),
         )
+
+    def trace(self, kept: Collection[int], order: Sequence[int] | None = None) -> Run:
+        """Every moment of the step that `evaluate` would evaluate; the fullest is its peak."""
+        kept = frozenset(kept)
+        everything = self.problem.forward_range
+        schedule = self._pull(kept, everything) if order is None else self._follow(order)
+        memory, trace = Fused(self.problem, self.backward), Trace()
+        used = memory.used(schedule, kept)
+        forward = self._forward_order(used, everything)
+        _, inside = memory.forward(forward, used, trace)
+        memory.backward(schedule, used, everything, inside, trace)
+        in_forward, in_backward = trace.without_buffer
+        return Run(used, tuple(trace.moments), forward, schedule, in_forward, in_backward)
 
     def _backward_order(self, schedule: Schedule, *, in_order: bool) -> tuple[int, ...]:
         """Every op the backward graph holds, fused ones put back in their place."""
@@ -243,4 +282,4 @@ def _reason(problem: Problem, op: int) -> str:
     return constraint.reason if constraint else ""
 
 
-__all__ = ["Evaluation", "Evaluator", "Moment", "SegmentCost"]
+__all__ = ["Evaluation", "Evaluator", "Moment", "Run", "SegmentCost"]

@@ -6,6 +6,7 @@ import json
 from dataclasses import dataclass
 
 from gcpass._errors import OptionError
+from gcpass._html import Place, fragment, frontier_chart
 from gcpass._plan import Plan
 from gcpass._units import format_bytes
 
@@ -58,6 +59,13 @@ class Frontier:
         except (ValueError, KeyError, TypeError, AttributeError) as error:
             raise OptionError(f"not a gcpass frontier: {error}") from error
 
+    def _repr_html_(self) -> str:
+        """What a notebook shows: peak against recomputation, and the numbers."""
+        points = [_place("", "other", plan) for plan in self.points]
+        return fragment(
+            frontier_chart(points, [_place(p.policy, "marked", p) for p in self.others])
+        )
+
     def summary(self) -> str:
         """A table: peak, recomputation, and the least that is proven to be needed at that peak."""
         lines = [f"{'policy':<12} {'peak':>12} {'recompute':>10} {'at least':>9}"]
@@ -70,3 +78,8 @@ class Frontier:
                 f"{plan.recompute_ratio:>10.1%} {proven}".rstrip()
             )
         return "\n".join(lines)
+
+
+def _place(label: str, kind: str, plan: Plan) -> Place:
+    bound = plan.lower_bound_ratio if plan.lower_bound_seconds else None
+    return Place(label, plan.predicted_peak_bytes, plan.recompute_ratio, kind, bound)

@@ -9,6 +9,8 @@ from typing import Any
 
 from gcpass._errors import OptionError
 from gcpass._explain import Row, fold
+from gcpass._html import decision_table, element, fragment, memory_charts, tiles
+from gcpass._timeline import Timeline
 from gcpass._units import format_bytes, format_seconds
 
 FORMAT_VERSION = 1
@@ -40,6 +42,19 @@ class Peak:
 
 
 @dataclass(frozen=True)
+class Tradeoff:
+    """What another plan of the same step comes to.
+
+    Attributes:
+        peak_bytes: its predicted peak, by the planner's own count.
+        recompute_seconds: what it recomputes.
+    """
+
+    peak_bytes: int
+    recompute_seconds: float
+
+
+@dataclass(frozen=True)
 class Plan:
     """What is kept for the backward and what is recomputed.
 
@@ -55,7 +70,7 @@ class Plan:
             (`gcpass._solvers._bound`); 0 where nothing is.
         peak: what the peak is made of.
         policy: the policy asked for; ``"optimal"`` is gcpass's own choice.
-        solver: who chose.
+        solver: who chose; ``"policy"`` if the policy left nothing open.
         hardware: the cost model.
         codegen: whose memory is predicted: ``"inductor"`` or ``"eager"``.
         kept: names of the kept ops in the joint graph.
@@ -66,6 +81,10 @@ class Plan:
             peak is the planner's own prediction.
         notes: what the user should know, in sentences.
         versions: of gcpass and torch.
+        target: what was planned, in the words of whoever asked; empty if nobody said.
+        timeline: the memory over the step, by the planner's own count; None if nobody asked.
+        unconstrained: the same without a budget; None too where that is this plan.
+        frontier: a few other plans of the step, from the fastest to the smallest peak.
     """
 
     budget_bytes: int | None
@@ -86,6 +105,10 @@ class Plan:
     counted: int = 0
     notes: tuple[str, ...] = ()
     versions: tuple[tuple[str, str], ...] = ()
+    target: str = ""
+    timeline: Timeline | None = None
+    unconstrained: Timeline | None = None
+    frontier: tuple[Tradeoff, ...] = ()
     _rows: tuple[Row, ...] = dataclasses.field(default=(), repr=False)
 
     @property
@@ -133,6 +156,9 @@ class Plan:
                 data[name] = tuple(data[name])
             data["versions"] = tuple((a, b) for a, b in data["versions"])
             data["stops"] = tuple((name, depth) for name, depth in data.get("stops", ()))
+            data["frontier"] = tuple(Tradeoff(**point) for point in data.get("frontier", ()))
+            for name in ("timeline", "unconstrained"):
+                data[name] = _read_timeline(data.get(name))
             return cls(**data)
         except OptionError:
             raise
@@ -143,15 +169,71 @@ class Plan:
         """The plan in words: budget, peak and its parts, recomputation, values folded by layer."""
         return "\n".join(_summary_lines(self))
 
+    def headline(self) -> str:
+        """What, budget, peak, recomputation and gap in one line."""
+        target = f"{self.target}: " if self.target else ""
+        gap = f", gap {self.gap:.1%}" if self.is_bounded else ""
+        return (
+            f"{target}{_budget(self)}, peak {format_bytes(self.predicted_peak_bytes)}, "
+            f"recompute {self.recompute_ratio:.1%}{gap}"
+        )
+
+    def facts(self) -> list[tuple[str, str, str]]:
+        """The numbers that matter most: the name of each, its value, and what that means."""
+        peak, budget = self.predicted_peak_bytes, self.budget_bytes
+        part = f"{peak / budget:.0%} of the budget" if budget else "beyond what was alive before"
+        time, forward = format_seconds(self.recompute_seconds), format_seconds(self.forward_seconds)
+        facts = [
+            ("budget", format_bytes(budget) if budget else "none", "the bound on the peak"),
+            ("predicted peak", format_bytes(peak), part),
+            ("recomputation", f"{self.recompute_ratio:.1%}", f"{time}; the forward: {forward}"),
+        ]
+        if self.is_bounded:
+            least = f"{self.lower_bound_ratio:.1%} is proven to be needed"
+            facts.append(("gap to the best", f"{self.gap:.1%}", least))
+        if self.unconstrained is not None:
+            free = format_bytes(max(self.unconstrained.nbytes))
+            facts.append(("without a budget", free, "the peak, by the planner's count"))
+        if self.step_seconds:
+            facts.append(("step", format_seconds(self.step_seconds), "by the cost model"))
+        return facts
+
+    @property
+    def is_bounded(self) -> bool:
+        """Whether it is known what a plan must recompute at least."""
+        return self.lower_bound_seconds > 0 or self.recompute_seconds == 0
+
+    def curves(self) -> list[tuple[str, Timeline]]:
+        """The memory over the step by name: without a budget if that differs, and as planned."""
+        named = (("without a budget", self.unconstrained), ("with this plan", self.timeline))
+        return [(name, curve) for name, curve in named if curve is not None]
+
+    def _repr_html_(self) -> str:
+        """What a notebook shows: the numbers that matter most, memory, decisions."""
+        parts = [element("p", element("b", f"gcpass: {self.headline()}")), tiles(self.facts())]
+        if curves := self.curves():
+            parts.append(memory_charts(curves, self.budget_bytes))
+        if self._rows:
+            parts.append(decision_table(fold(self._rows)))
+        return fragment(*parts)
+
+
+def _budget(plan: Plan) -> str:
+    return "no budget" if plan.budget_bytes is None else f"budget {format_bytes(plan.budget_bytes)}"
+
+
+def _read_timeline(data: dict[str, Any] | None) -> Timeline | None:
+    if data is None:
+        return None
+    columns: dict[str, Any] = {k: tuple(v) for k, v in data.items() if isinstance(v, list)}
+    return Timeline(**{**data, **columns})
+
 
 def _summary_lines(plan: Plan) -> list[str]:
     peak, where = plan.peak, "backward" if plan.peak.in_backward else "forward"
     total = plan.predicted_peak_bytes
-    budget = (
-        "no budget" if plan.budget_bytes is None else f"budget {format_bytes(plan.budget_bytes)}"
-    )
     lines = [
-        f"gcpass plan: {budget}, policy {plan.policy}, {plan.codegen} codegen, "
+        f"gcpass plan: {_budget(plan)}, policy {plan.policy}, {plan.codegen} codegen, "
         f"{plan.hardware} cost model",
         f"predicted peak   {format_bytes(total)}, in the {where} at {peak.op}"
         + (f" (Inductor's own count, {plan.counted} plans tried)" if plan.counted else ""),
@@ -200,7 +282,7 @@ def _row_lines(rows: list[Row]) -> list[str]:
     rows = sorted(rows, key=lambda r: -r.nbytes)
     lines = [
         f"  {r.count:>4} x {format_bytes(r.nbytes / r.count):>10}  {r.target:<28} "
-        f"{r.module or r.source or '-':<28} {r.why}"
+        f"{r.module or r.source or '-':<28} {r.because}"
         for r in rows[:_LISTED]
     ]
     if len(rows) > _LISTED:

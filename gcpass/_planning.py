@@ -5,12 +5,11 @@ from __future__ import annotations
 import hashlib
 import warnings
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from gcpass._budget import NO_BUDGET, Budget
 from gcpass._errors import InfeasibleBudget, OptionError
 from gcpass._evaluate import Evaluation, Evaluator, Moment
-from gcpass._explain import explain
 from gcpass._plan import Peak, Plan
 from gcpass._problem import Problem
 from gcpass._repeat import Repeated, Stops, repeat
@@ -19,6 +18,7 @@ from gcpass._units import PICOSECONDS, format_bytes
 from gcpass.policies import Policy
 
 ON_INFEASIBLE = ("error", "best")
+POLICY = "policy"  # the solver's name in a plan that a policy alone decided
 
 
 @dataclass(frozen=True)
@@ -55,12 +55,14 @@ class Planned:
         evaluation: of the plan.
         repeated: the problem with further runs of some ops, if values are recomputed more than
             once; ``kept`` and ``evaluation`` are then in its terms.
+        order: what the backward runs, in order, where another scheduler fixed it.
     """
 
     plan: Plan
     kept: frozenset[int]
     evaluation: Evaluation
     repeated: Repeated | None = None
+    order: tuple[int, ...] | None = None
 
 
 @dataclass(frozen=True)
@@ -93,7 +95,7 @@ def make_plan(
         certify: give the optimiser's plan a lower bound.
 
     Returns:
-        The plan and its evaluation.
+        The plan and its evaluation; `gcpass._detail` adds the reasons.
 
     Raises:
         InfeasibleBudget: no plan within the budget was found and ``on_infeasible`` is
@@ -121,7 +123,8 @@ def make_plan(
         notes += _check_feasible(request, budget_bytes, solution, warn)
         return _planned(evaluator, request, budget_bytes, solution, notes, versions)
     solution = Solution(Status.FEASIBLE, kept, evaluation)
-    return _planned(evaluator, request, budget_bytes, solution, notes, versions)
+    planned = _planned(evaluator, request, budget_bytes, solution, notes, versions)
+    return replace(planned, order=stock.backward_order) if stock else planned
 
 
 def make_frontier(
@@ -131,7 +134,7 @@ def make_frontier(
     *,
     versions: Mapping[str, str] | None = None,
     notes: Iterable[str] = (),
-) -> list[Plan]:
+) -> list[Planned]:
     """Plans of one problem from the fastest to the smallest peak, none beaten by another.
 
     Args:
@@ -142,10 +145,10 @@ def make_frontier(
         notes: recorded in the plans.
     """
     notes = list(notes)
-    made: list[Plan] = []
+    made: list[Planned] = []
     for solution in sweep(evaluator, count):
         budget = solution.evaluation.peak_nbytes if made else None
-        made.append(_planned(evaluator, request, budget, solution, notes, versions).plan)
+        made.append(_planned(evaluator, request, budget, solution, notes, versions))
     return made
 
 
@@ -169,7 +172,7 @@ def _planned(
         lower_bound_seconds=solution.bound_picoseconds / PICOSECONDS,
         peak=_peak(evaluation.peak),
         policy=request.policy.name if request.policy else "optimal",
-        solver=request.solver,
+        solver=POLICY if request.policy and request.policy.fixed else request.solver,
         hardware=original.hardware,
         codegen=problem.codegen,
         kept=tuple(original.ops[k].name for k in sorted(solution.kept)),
@@ -177,7 +180,6 @@ def _planned(
         graph=fingerprint(original),
         notes=tuple(notes),
         versions=tuple((versions or {}).items()),
-        _rows=explain(problem, kept, evaluation),
     )
     return Planned(plan, kept, evaluation, repeated)
 

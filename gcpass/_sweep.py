@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from gcpass._backward import Backward
 from gcpass._fusion import Fusion, fuse, writes_in_place
@@ -31,13 +31,28 @@ class Moment:
     temporaries: int
 
 
+@dataclass
+class Trace:
+    """What sweeps note down where they are asked to; hot paths ask for nothing.
+
+    Attributes:
+        moments: every moment of the step, in the order they come.
+        without_buffer: the ops that fusion gives no buffer, in the forward and in the backward.
+    """
+
+    moments: list[Moment] = field(default_factory=list)
+    without_buffer: list[frozenset[int]] = field(default_factory=list)
+
+
 class Fused:
     """Sweeps of one problem, op by op: right for any codegen, needed where ops fuse."""
 
     def __init__(self, problem: Problem, backward: Backward) -> None:
         self._problem, self._backward = problem, backward
 
-    def forward(self, order: Sequence[int], kept: Collection[int]) -> tuple[Moment, Inside]:
+    def forward(
+        self, order: Sequence[int], kept: Collection[int], trace: Trace | None = None
+    ) -> tuple[Moment, Inside]:
         """A forward that runs ``order`` and hands on ``kept``.
 
         Returns:
@@ -49,6 +64,7 @@ class Fused:
         nbytes = [s.nbytes for s in problem.storages]
         held = set(problem.output_storages).union(*(problem.ops[k].storages for k in kept))
         held = {fusion.block(s) for s in held}
+        returned = {fusion.block(s) for s in problem.output_storages}
         here = set(order) - fusion.fused  # what has a buffer, and views
         last: dict[int, int] = {}  # by block
         for position, op in enumerate(order):
@@ -59,7 +75,7 @@ class Fused:
         mine = {s for s in last if s not in held and problem.storages[s].producer in here}
         dying = _by_position(last, mine, len(order))
         born: set[int] = set()
-        alive = alive_kept = 0
+        alive = alive_kept = alive_returned = 0
         best = Moment("", False, 0, 0, 0, 0, 0, 0)
         for position, op in enumerate(order):
             if op in fusion.fused:
@@ -67,20 +83,32 @@ class Fused:
             made = {fusion.block(s) for s in problem.produced[op]} - born
             born |= made
             new = sum(nbytes[s] for s in made)
-            alive_kept += sum(nbytes[s] for s in made if s in held)
+            alive_kept += sum(nbytes[s] for s in made if s in held and s not in returned)
+            alive_returned += sum(nbytes[s] for s in made if s in returned)
             during = alive + new + problem.ops[op].workspace_nbytes
             if writes_in_place(
                 problem, op, new, [nbytes[s] for s in dying[position] if s not in made]
             ):
                 during -= new
-            if during > best.nbytes:
+            if during > best.nbytes or trace is not None:
+                rest = during - alive_kept - alive_returned
                 name = problem.ops[op].name
-                best = Moment(name, False, during, alive_kept, 0, 0, 0, during - alive_kept)
+                now = Moment(name, False, during, alive_kept, 0, 0, alive_returned, rest)
+                best = now if during > best.nbytes else best
+                if trace is not None:
+                    trace.moments.append(now)
             alive += new - sum(nbytes[s] for s in dying[position])
+        if trace is not None:
+            trace.without_buffer.append(fusion.fused)
         return best, fusion.inside
 
     def backward(
-        self, schedule: Schedule, kept: Collection[int], ops: range, inside: Inside
+        self,
+        schedule: Schedule,
+        kept: Collection[int],
+        ops: range,
+        inside: Inside,
+        trace: Trace | None = None,
     ) -> Moment:
         """The fullest moment of a backward; of the forward range only values of ``ops`` count.
 
@@ -89,6 +117,7 @@ class Fused:
             kept: what is kept.
             ops: the stretch whose kept and recomputed values count.
             inside: kept storages that the forward made part of another, all of which is kept.
+            trace: where to note every moment down, or None.
         """
         problem, backward = self._problem, self._backward
         steps, count = backward.steps, len(problem.storages)
@@ -112,12 +141,22 @@ class Fused:
         born = set(kept_alive)
         alive_kept, alive_new = sum(nbytes[s] for s in kept_alive), 0
         dying = _by_position(last, last, len(schedule))
-        best, at = -1, (0, 0, 0, 0)  # bytes; kept, recomputed, step, op
+        best, at = -1, (0, 0, 0, 0)  # bytes; kept, recomputed, op, step
 
-        def note(total: int, op: int, t: int) -> None:
+        def note(total: int, kept_nbytes: int, new_nbytes: int, op: int, step: int) -> None:
+            """``step``: the last one of the backward that has begun."""
             nonlocal best, at
             if total > best:
-                best, at = total, (alive_kept, alive_new, t, op)
+                best, at = total, (kept_nbytes, new_nbytes, op, step)
+            if trace is not None:
+                trace.moments.append(
+                    late_moment(problem, backward, total, kept_nbytes, new_nbytes, op, step)
+                )
+
+        def written_over(position: int, size: int) -> tuple[int, int]:
+            """Kept and recomputed bytes that turn into a new value of so many bytes."""
+            there = (s for s in dying[position] if s in born and nbytes[s] == size)
+            return (size, 0) if next(there) in kept_alive else (0, size)
 
         next_step = _next_steps(schedule)
         unseen = next_step[0]  # the first step whose base has not been counted yet
@@ -126,14 +165,17 @@ class Fused:
             alive = alive_kept + alive_new
             if unseen < coming:  # steps that read nothing of ``ops``
                 fullest = backward.fullest_between(unseen, coming - 1)
-                note(steps[fullest].base_during + alive, steps[fullest].op, fullest)
+                total = steps[fullest].base_during + alive
+                note(total, alive_kept, alive_new, steps[fullest].op, fullest)
                 unseen = coming
             if t >= 0:
                 during = steps[t].base_during + alive
                 reusable = steps[t].reusable_nbytes
+                was_kept = was_new = 0
                 if reusable and any(nbytes[s] == reusable and s in born for s in dying[position]):
+                    was_kept, was_new = written_over(position, reusable)
                     during -= reusable
-                note(during, op, t)
+                note(during, alive_kept - was_kept, alive_new - was_new, op, t)
                 unseen = t + 1
             elif op not in fusion.fused:
                 produced = [s for s in problem.produced[op] if s not in problem.output_storages]
@@ -142,22 +184,22 @@ class Fused:
                 new = there + sum(nbytes[s] for s in made)
                 during = steps[coming].base_before + alive + new + problem.ops[op].workspace_nbytes
                 before = [nbytes[s] for s in dying[position] if s in born]
+                was_kept = was_new = 0
                 if writes_in_place(problem, op, new, before):
+                    was_kept, was_new = written_over(position, new)
                     during -= new
                 born |= made
                 alive_new += new
-                note(during, op, coming)
+                note(during, alive_kept - was_kept, alive_new - was_new, op, coming - 1)
                 alive_new -= there  # kept already
             for s in dying[position]:
                 if s in kept_alive:
                     alive_kept -= nbytes[s]
                 elif s in born:
                     alive_new -= nbytes[s]
-        kept_nbytes, new_nbytes, t, op = at
-        gradients, outputs = steps[t].gradient_nbytes, backward.outputs_nbytes
-        name = problem.ops[op].name if op < len(problem.ops) else "end of backward"
-        rest = best - kept_nbytes - new_nbytes - gradients - outputs
-        return Moment(name, True, best, kept_nbytes, new_nbytes, gradients, outputs, rest)
+        if trace is not None:
+            trace.without_buffer.append(fusion.fused)
+        return late_moment(problem, backward, best, *at)
 
     def used(self, schedule: Schedule, kept: Collection[int]) -> frozenset[int]:
         """What the schedule reads of ``kept``."""
@@ -168,6 +210,23 @@ class Fused:
             for source in steps[t].needs if t >= 0 else ops[op].inputs:
                 read.update(ops[source].storages)
         return frozenset(k for k in kept if places.get(k) in read)
+
+
+def late_moment(
+    problem: Problem,
+    backward: Backward,
+    nbytes: int,
+    kept: int,
+    recomputed: int,
+    op: int,
+    step: int,
+) -> Moment:
+    """A moment of the backward while ``op`` runs and ``step`` is the last that has begun."""
+    gradients = backward.steps[step].gradient_nbytes if step >= 0 else 0
+    outputs = backward.outputs_nbytes
+    name = problem.ops[op].name if op < len(problem.ops) else "end of backward"
+    rest = nbytes - kept - recomputed - gradients - outputs
+    return Moment(name, True, nbytes, kept, recomputed, gradients, outputs, rest)
 
 
 def _last_uses(

@@ -14,7 +14,7 @@ import numpy as np
 
 from gcpass._backward import Backward
 from gcpass._problem import Problem
-from gcpass._sweep import Inside, Moment, Schedule
+from gcpass._sweep import Inside, Moment, Schedule, late_moment
 
 _Array = np.ndarray
 
@@ -60,9 +60,11 @@ class Unfused:
         during = alive + born + self._workspace[run]
         best = int(during.argmax())
         made, _ = self._produced.of(run[: best + 1])
-        kept_nbytes = int(self._nbytes[made[held[made]]].sum())
+        returned = int(self._nbytes[made[self._is_output[made]]].sum())
+        kept_nbytes = int(self._nbytes[made[held[made]]].sum()) - returned
         name, total = self._problem.ops[run[best]].name, int(during[best])
-        return Moment(name, False, total, kept_nbytes, 0, 0, 0, total - kept_nbytes), {}
+        rest = total - kept_nbytes - returned
+        return Moment(name, False, total, kept_nbytes, 0, 0, returned, rest), {}
 
     def used(self, schedule: Schedule, kept: Collection[int]) -> frozenset[int]:
         """`Fused.used`."""
@@ -103,7 +105,8 @@ class Unfused:
         recomputing = self._base_before[coming] + births + workspace
         totals = alive + np.where(late, recomputing, self._base_during[coming])
         place = int(totals.argmax())
-        total, step, op = int(totals[place]), int(coming[place]), int(run[place])
+        total, op = int(totals[place]), int(run[place])
+        step = int(coming[place]) - int(late[place])  # the last that has begun
         new = int(new_nbytes[place] + births[place])
         complete = len(stops) == t[stops].max() - t[stops].min() + 1
         for here, after in () if complete else pairwise(stops):  # between: reads nothing of ``ops``
@@ -113,7 +116,8 @@ class Unfused:
                     total = int(self._base_during[fullest] + alive[here + 1])
                     place, step, op = here + 1, fullest, self._backward.steps[fullest].op
                     new = int(new_nbytes[place])
-        return self._moment(total, op, step, int(kept_nbytes[place]), new)
+        kept_then = int(kept_nbytes[place])
+        return late_moment(self._problem, self._backward, total, kept_then, new, op, step)
 
     def _last_readers(self, run: _Array, t: _Array, late: _Array) -> _Array:
         """For each storage, the last position that reads or makes it; -1: none, or in the base."""
@@ -122,13 +126,6 @@ class Unfused:
         self._touched.mark(last, run[late], positions[late])
         self._needed.mark(by_steps, t[~late], positions[~late])
         return np.where(self._is_output, -1, np.maximum(last, by_steps))
-
-    def _moment(self, total: int, op: int, step: int, kept: int, new: int) -> Moment:
-        ops, outputs = self._problem.ops, self._backward.outputs_nbytes
-        gradients = self._backward.steps[step].gradient_nbytes
-        name = ops[op].name if op < len(ops) else "end of backward"
-        rest = total - kept - new - gradients - outputs
-        return Moment(name, True, total, kept, new, gradients, outputs, rest)
 
     def _dying(self, last: _Array, mine: _Array, count: int) -> _Array:
         """Bytes of the storages ``mine`` whose last reader is at each of ``count`` positions."""

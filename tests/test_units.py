@@ -12,7 +12,8 @@ from hypothesis import strategies as st
 from gcpass import OptionError, Plan
 from gcpass._budget import Budget, parse_budget
 from gcpass._explain import Row
-from gcpass._plan import Peak
+from gcpass._plan import Peak, Tradeoff
+from gcpass._timeline import Timeline
 from gcpass._units import format_bytes, format_seconds, parse_bytes
 
 UNITS = {
@@ -136,7 +137,7 @@ times = st.floats(1e-12, 1e6) | st.just(0.0)
 rows = st.builds(
     Row,
     **{
-        f.name: {"int": nbytes, "float": times}.get(str(f.type), names)
+        f.name: {"int": nbytes, "float": times, "bool": st.booleans()}.get(str(f.type), names)
         for f in dataclasses.fields(Row)
     },
 )
@@ -147,6 +148,16 @@ peaks = st.builds(
         for f in dataclasses.fields(Peak)
     },
 )
+
+
+@st.composite
+def timelines(draw: st.DrawFn) -> Timeline:
+    starts = [0, *sorted(draw(st.sets(st.integers(1, 99), max_size=3)))]
+    columns = [tuple(draw(nbytes) for _ in starts) for _ in range(5)]
+    ops = tuple(draw(names) for _ in starts)
+    return Timeline(100, draw(st.integers(0, len(starts))), tuple(starts), ops, *columns)
+
+
 plans = st.builds(
     Plan,
     **{
@@ -159,6 +170,9 @@ plans = st.builds(
         "kept": st.lists(names, max_size=3).map(tuple),
         "notes": st.lists(names, max_size=3).map(tuple),
         "stops": st.lists(st.tuples(names, st.integers(1, 9)), max_size=2).map(tuple),
+        "frontier": st.lists(st.builds(Tradeoff, nbytes, times), max_size=2).map(tuple),
+        "timeline": st.none() | timelines(),
+        "unconstrained": st.none() | timelines(),
         "versions": st.lists(st.tuples(names, names), max_size=2).map(tuple),
         "_rows": st.lists(rows, max_size=3).map(tuple),
     },

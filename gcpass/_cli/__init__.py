@@ -10,8 +10,10 @@ import typer
 from gcpass._cli._calibrate import calibrate
 from gcpass._cli._compare import compare
 from gcpass._cli._demo import demo
+from gcpass._cli._explain import explain
 from gcpass._cli._frontier import frontier
 from gcpass._cli._plan import plan
+from gcpass._cli._report import report
 from gcpass._errors import GcpassError
 from gcpass._version import __version__
 
@@ -22,6 +24,8 @@ app = typer.Typer(
 )
 app.command()(demo)
 app.command()(plan)
+app.command()(explain)
+app.command()(report)
 app.command()(frontier)
 app.command()(compare)
 app.command()(calibrate)

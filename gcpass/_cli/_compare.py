@@ -13,11 +13,12 @@ from rich.console import Console
 from rich.progress import Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
 
 from gcpass._budget import parse_budget
-from gcpass._cli._files import check_writable, load, write_text
+from gcpass._cli._files import load, write_text
 from gcpass._cli._options import Codegen, Fake, Hardware
 from gcpass._cli._quiet import quiet_profiler
 from gcpass._comparison import Comparison, ComparisonRow
 from gcpass._errors import OptionError
+from gcpass._report import check_writable
 from gcpass._report._comparison import comparison_table, draw_comparison, verdict
 from gcpass.policies import find_policy
 
@@ -69,7 +70,7 @@ def compare(
         raise OptionError("--fake models hold no numbers to run: add --predict-only")
     for where, path in {"--jsonl": jsonl, "--csv": csv, "--plot": plot}.items():
         if path is not None:
-            check_writable(path, where)
+            check_writable(path, f"{where} {path}")
     quiet_profiler()
     from gcpass.fx import _comparison as work
     from gcpass.fx._devices import commit, machine

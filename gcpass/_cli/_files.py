@@ -1,11 +1,10 @@
-"""What the commands read and write: a user's training step, and JSON files."""
+"""What the commands read and write: a user's training step, plans, and JSON files."""
 
 from __future__ import annotations
 
 import contextlib
 import importlib
 import importlib.util
-import os
 import sys
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -13,6 +12,7 @@ from types import ModuleType
 from typing import Any
 
 from gcpass._errors import OptionError, did_you_mean
+from gcpass._plan import Plan
 
 
 def load(target: str, *, fake: bool = False) -> tuple[Callable[..., Any], Sequence[Any]]:
@@ -84,22 +84,21 @@ def _import(name: str, directory: Path) -> ModuleType:
         raise OptionError(f"there is no module {name} (no {error.name} from {directory})") from None
 
 
-def check_writable(path: Path, where: str) -> None:
-    """Nothing, before any work, if a file can be written.
-
-    Args:
-        path: of the file.
-        where: the option that it came from, for the error.
+def read_plan(path: Path) -> Plan:
+    """A stored plan.
 
     Raises:
-        OptionError: it cannot be written.
+        OptionError: there is no such file, or it is no plan.
     """
-    if path.is_dir():
-        raise OptionError(f"{where} {path} cannot be written: it is a directory")
-    if not path.parent.is_dir():
-        raise OptionError(f"{where} {path} cannot be written: there is no directory {path.parent}")
-    if not os.access(path if path.exists() else path.parent, os.W_OK):
-        raise OptionError(f"{where} {path} cannot be written: permission denied")
+    try:
+        text = path.read_text(encoding="utf-8")
+    except (OSError, UnicodeDecodeError) as error:
+        reason = error.strerror if isinstance(error, OSError) else "it is no text"
+        raise OptionError(f"{path} cannot be read: {reason}") from error
+    try:
+        return Plan.from_json(text)
+    except OptionError as error:
+        raise OptionError(f"{path}: {error}") from error
 
 
 def write_json(path: Path, text: str) -> None:

@@ -9,6 +9,7 @@ import typer
 
 from gcpass._cli._files import load, write_json
 from gcpass._cli._options import Codegen, Fake, Hardware, Target
+from gcpass._report import check_writable
 from gcpass._report._frontier import draw_frontier
 
 
@@ -30,6 +31,9 @@ def frontier(
     ] = None,
 ) -> None:
     """Plan a training step at every peak it can have."""
+    for name, path in (("--json", json), ("--plot", plot)):
+        if path is not None:
+            check_writable(path, f"{name} {path}")
     from gcpass.fx._plan_call import compare
 
     fn, args = load(target, fake=fake)

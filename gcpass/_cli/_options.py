@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Annotated
 
 import typer
@@ -21,5 +22,9 @@ Hardware = Annotated[
         help="The cost model: auto (the device's profile), measured (ops are run), reference, a "
         "profile such as h100, or the path of one."
     ),
+]
+PlanFile = Annotated[
+    Path,
+    typer.Argument(metavar="PLAN.json", help="A plan, as gcpass plan --json writes it."),
 ]
 Fake = Annotated[bool, typer.Option("--fake", help="Build model and inputs without memory.")]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 from typing import Annotated
 
@@ -10,6 +11,7 @@ import typer
 from gcpass._budget import parse_budget
 from gcpass._cli._files import load, write_json
 from gcpass._cli._options import Codegen, Fake, Hardware, Target
+from gcpass._report import check_writable
 
 
 def plan(
@@ -30,6 +32,8 @@ def plan(
 ) -> None:
     """Plan a training step without compiling or running it."""
     bound = parse_budget(budget, where="--budget")
+    if json is not None:
+        check_writable(json, f"--json {json}")
     import gcpass
 
     fn, args = load(target, fake=fake)
@@ -37,5 +41,5 @@ def plan(
         fn, args, memory_budget=bound, policy=policy, codegen=codegen, hardware=hardware
     )
     if json is not None:
-        write_json(json, made.to_json())
+        write_json(json, replace(made, target=target).to_json())
     typer.echo(made.summary())

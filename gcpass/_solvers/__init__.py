@@ -11,6 +11,7 @@ from gcpass._errors import OptionError, did_you_mean
 from gcpass._evaluate import Evaluator
 from gcpass._solvers._bound import certified
 from gcpass._solvers._repeated import solve, sweep
+from gcpass._solvers._segments import sketch
 from gcpass._solvers._segments import solve as solve_by_segments
 from gcpass._solvers._solution import Solution, Status
 
@@ -38,4 +39,4 @@ def find_solver(name: str, *, certify: bool = True) -> Solver:
     return lambda evaluator, budget: certified(evaluator, solver(evaluator, budget), budget)
 
 
-__all__ = ["Solution", "Solver", "Status", "find_solver", "sweep"]
+__all__ = ["Solution", "Solver", "Status", "find_solver", "sketch", "sweep"]

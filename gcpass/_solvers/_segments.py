@@ -35,6 +35,7 @@ from gcpass._solvers._table import table_of
 _ROUNDS = 7  # searches for the bound that uses the budget up
 _STEPS, _STEP = 8, 200  # bounds tried for the smallest peak, and how much larger each is
 _LARGE = 10_000  # ops from which a sweep searches less
+_SKETCHED = 6  # stretches that a sketch divides the range of peaks into
 _HOPE = 0.85  # below this part of the modelled floor no search is worth its time
 
 
@@ -84,6 +85,25 @@ def sweep(evaluator: Evaluator, count: int) -> list[Solution]:
         found.append(_find(evaluator, budget, 2 if large else _ROUNDS, polished=not large))
     solutions = [Solution(Status.FEASIBLE, kept, evaluation) for kept, evaluation in found]
     return [certified(evaluator, s, s.evaluation.peak_nbytes) for s in unbeaten(solutions)]
+
+
+def sketch(evaluator: Evaluator, budget_bytes: int | None) -> list[Solution]:
+    """A few plans with little search, fastest first: what a picture shows beside one plan.
+
+    Args:
+        evaluator: of the problem.
+        budget_bytes: what the one plan was made for. Without a budget nothing but cuts of the whole
+            forward is at hand, and no segment is looked at.
+    """
+    found = list(corners(evaluator))
+    if budget_bytes is not None:
+        _, kept = smallest_peak(table_of(evaluator))
+        found.append((kept, evaluator.evaluate(kept)))
+        high, low = found[0][1].peak_nbytes, found[-1][1].peak_nbytes
+        count = 1 if len(evaluator.problem.ops) > _LARGE else _SKETCHED
+        for i in range(1, count):
+            found.append(_find(evaluator, high - (high - low) * i // count, 2, polished=False))
+    return unbeaten(Solution(Status.FEASIBLE, *choice) for choice in found)
 
 
 def _search(evaluator: Evaluator, budget: int, rounds: int) -> Found | None:

@@ -67,7 +67,7 @@ def predicted(
             made = plan_graph(joint, captured.num_fwd_outputs, request, prices, setting.codegen)
         except GcpassError as error:
             return _lost(blank, error)
-        return _with_plan(blank, made[1].plan)
+        return _with_plan(blank, made[2].plan)
 
     return list(_rows(row, setting))
 

@@ -43,6 +43,7 @@ from torch._guards import TracingContext, detect_fake_mode, tracing  # noqa: E40
 from torch._higher_order_ops.effects import with_effects  # noqa: E402
 from torch._inductor import config as inductor_config  # noqa: E402
 from torch._inductor.custom_graph_pass import CustomPartitionerFn  # noqa: E402
+from torch._logging import trace_structured  # noqa: E402
 from torch._subclasses.fake_tensor import FakeTensorMode  # noqa: E402
 from torch.utils._pytree import tree_leaves, tree_map  # noqa: E402
 from torch.utils.checkpoint import CheckpointPolicy  # noqa: E402
@@ -296,6 +297,12 @@ def converting_by_replacement() -> Iterator[None]:
         yield
     finally:
         torch.nn.Module._apply = original  # type: ignore[method-assign]
+
+
+def trace_artifact(name: str, encoding: str, payload: Callable[[], str]) -> None:
+    """Put a text into torch's structured trace; it is made only if one is written."""
+    described = {"name": name, "encoding": encoding}
+    trace_structured("artifact", metadata_fn=lambda: described, payload_fn=payload)
 
 
 class _Written(BaseException):

@@ -15,6 +15,7 @@ from gcpass._budget import Budget, parse_budget
 from gcpass._errors import OptionError, did_you_mean
 from gcpass._plan import Plan
 from gcpass._planning import Request
+from gcpass._report import check_writable
 from gcpass._units import format_bytes, parse_bytes
 from gcpass.fx import _compat
 from gcpass.fx._devices import device_of
@@ -45,7 +46,8 @@ class Options:
         codegen: ``"inductor"`` or ``"eager"``.
         hardware: the cost model.
         reserve_bytes: bytes that ``memory_budget="auto"`` leaves free; None for the default.
-        report: ``"text"`` (to standard error), a file's path (JSON), or None.
+        report: ``"text"`` (to standard error), a file's path (a page if it ends in ``.html``, or
+            else JSON), or None.
         plan: a stored plan to follow, or None.
         inductor: options passed on to Inductor.
     """
@@ -148,8 +150,9 @@ def _read_report(value: object) -> str | None:
     if value in (True, "1", "text"):
         return "text"
     if isinstance(value, (str, Path)):
+        check_writable(Path(value), f"report={str(value)!r}")
         return str(value)
-    raise OptionError(f"report={value!r} must be True, 'text' or the path of a JSON file")
+    raise OptionError(f"report={value!r} must be True, 'text' or the path of a .json or .html file")
 
 
 def _read_plan(value: object) -> Plan | None:

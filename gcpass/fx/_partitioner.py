@@ -15,6 +15,7 @@ import torch
 from torch import fx
 
 from gcpass._budget import NO_BUDGET
+from gcpass._detail import detailed, explained
 from gcpass._errors import GcpassError, UnsupportedGraph
 from gcpass._evaluate import Evaluator
 from gcpass._plan import Plan
@@ -27,6 +28,7 @@ from gcpass.fx._costs import Prices
 from gcpass.fx._graphs import copy_graph
 from gcpass.fx._lower import lower
 from gcpass.fx._options import Options
+from gcpass.fx._trace import trace_plan
 from gcpass.fx._verify import counted, plan_checked
 from gcpass.policies import Policy, ruled
 
@@ -83,20 +85,26 @@ class Partitioner(_compat.CustomPartitionerFn):
             analysis = analyze_graph(gm, num_fwd_outputs, self._prices, codegen, request.policy)
             evaluator = Evaluator(analysis.problem)
             checked = plan_checked(analysis, evaluator, request, VERSIONS, static)
-            if self._on_plan is not None:
-                self._on_plan(checked.planned.plan)
+            self._tell(evaluator, checked.planned)
             return checked.modules
-        analysis, planned = plan_graph(
+        analysis, evaluator, planned = plan_graph(
             gm, num_fwd_outputs, request, self._prices, codegen, self._options.plan
         )
         if request.policy is not None and request.policy.torch_budget is not None:
             modules = stock(original, joint_inputs, request.policy.torch_budget, **kwargs)
         else:
             modules = lower(analysis, planned, static)
-        if self._on_plan is not None:
-            counts = codegen == "inductor"
-            self._on_plan(counted(analysis, planned, modules) if counts else planned.plan)
+        if self._on_plan is not None and codegen == "inductor":
+            planned = replace(planned, plan=counted(analysis, planned, modules))
+        self._tell(evaluator, planned)
         return modules
+
+    def _tell(self, evaluator: Evaluator, planned: Planned) -> None:
+        """Hand the plan to whoever asked for it."""
+        if self._on_plan is not None:
+            describe = detailed if self._options.report not in (None, "text") else explained
+            self._on_plan(describe(evaluator, planned))
+        trace_plan(lambda: explained(evaluator, planned))
 
     def _chooses(self) -> bool:
         """Whether the optimiser decides, rather than a policy or a stored plan."""
@@ -132,7 +140,7 @@ def plan_graph(
     prices: Prices,
     codegen: str,
     stored: Plan | None = None,
-) -> tuple[Analysis, Planned]:
+) -> tuple[Analysis, Evaluator, Planned]:
     """Analyze and plan a joint graph.
 
     Raises:
@@ -144,13 +152,12 @@ def plan_graph(
     analysis = analyze_graph(joint, num_fwd_outputs, prices, codegen, request.policy)
     evaluator = Evaluator(analysis.problem)
     if stored is not None:
-        return analysis, replay(evaluator, stored)
+        return analysis, evaluator, replay(evaluator, stored)
     stocks = None
     if stock_source is not None and torch_budget is not None:
         stocks = run_stock(stock_source, analysis, torch_budget)
-    return analysis, make_plan(
-        evaluator, request, stock=stocks, versions=VERSIONS, notes=analysis.notes
-    )
+    planned = make_plan(evaluator, request, stock=stocks, versions=VERSIONS, notes=analysis.notes)
+    return analysis, evaluator, planned
 
 
 def plan_frontier(
@@ -168,7 +175,8 @@ def plan_frontier(
     """
     analysis = analyze_graph(joint, num_fwd_outputs, prices, codegen)
     evaluator = Evaluator(analysis.problem)
-    return make_frontier(evaluator, request, count, versions=VERSIONS, notes=analysis.notes)
+    made = make_frontier(evaluator, request, count, versions=VERSIONS, notes=analysis.notes)
+    return [explained(evaluator, planned) for planned in made]
 
 
 def analyze_graph(

@@ -3,8 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
+import torch
+
+from gcpass._detail import detailed, explained
 from gcpass._errors import OptionError
 from gcpass._frontier import Frontier
 from gcpass._plan import Plan
@@ -61,8 +65,17 @@ def plan(
         budget = resolve_auto(Options(request=request), captured.inputs)
         request = make_request(budget, policy, solver, on_infeasible)
     prices = find_prices(hardware, device_of(captured.inputs))
-    _, planned = plan_graph(captured.joint, captured.num_fwd_outputs, request, prices, codegen)
-    return planned.plan
+    _, evaluator, planned = plan_graph(
+        captured.joint, captured.num_fwd_outputs, request, prices, codegen
+    )
+    return replace(detailed(evaluator, planned), target=_name(fn))
+
+
+def _name(fn: Callable[..., Any]) -> str:
+    """What a person would call a callable: a module by its class."""
+    if isinstance(fn, torch.nn.Module):
+        return type(fn).__name__
+    return str(getattr(fn, "__qualname__", type(fn).__name__))
 
 
 def frontier(
@@ -117,7 +130,7 @@ def compare(
     prices = find_prices(hardware, device_of(captured.inputs))
     made = plan_frontier(captured.joint, count, requests[0], prices, codegen, points or _POINTS)
     others = (
-        plan_graph(joint, count, request, prices, codegen)[1].plan
+        explained(*plan_graph(joint, count, request, prices, codegen)[1:])
         for joint, request in zip(joints, requests[1:], strict=True)
     )
     return Frontier(tuple(made), tuple(others))
