@@ -11,6 +11,9 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any
 
+import typer
+from rich.console import Console, RenderableType
+
 from gcpass._errors import OptionError, did_you_mean
 
 
@@ -83,13 +86,52 @@ def _import(name: str, directory: Path) -> ModuleType:
         raise OptionError(f"there is no module {name} (no {error.name} from {directory})") from None
 
 
-def write_json(path: Path, text: str) -> None:
-    """Write a file.
+STANDARD_OUTPUT = Path("-")
+
+
+def write_json(path: Path | None, text: str) -> None:
+    """Write a file, or to standard output where it is called ``-``; nothing where it is None.
 
     Raises:
         OptionError: it cannot be written.
     """
+    if path is None:
+        return
+    if path == STANDARD_OUTPUT:
+        typer.echo(text)
+        return
     try:
-        path.write_text(text + "\n")
+        path.write_text(text + "\n", encoding="utf-8")
     except OSError as error:
-        raise OptionError(f"--json {path} cannot be written: {error.strerror}") from error
+        raise _unwritable(path, error) from error
+
+
+def check_writable(path: Path | None) -> None:
+    """Find out before any work whether a file can be written; what it holds stays.
+
+    Raises:
+        OptionError: it cannot.
+    """
+    if path is None or path == STANDARD_OUTPUT:
+        return
+    existed = path.exists()
+    try:
+        path.open("a").close()
+    except OSError as error:
+        raise _unwritable(path, error) from error
+    if not existed:
+        path.unlink()
+
+
+def show(json: Path | None, what: str | RenderableType) -> None:
+    """Print to standard output, unless the JSON went there."""
+    if json == STANDARD_OUTPUT:
+        return
+    if isinstance(what, str):
+        typer.echo(what)
+    else:
+        Console(highlight=False).print(what)
+
+
+def _unwritable(path: Path, error: OSError) -> OptionError:
+    return OptionError(f"--json {path} cannot be written: {error.strerror}")

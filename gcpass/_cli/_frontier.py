@@ -7,8 +7,8 @@ from typing import Annotated
 
 import typer
 
-from gcpass._cli._files import load, write_json
-from gcpass._cli._options import Codegen, Fake, Hardware, Target
+from gcpass._cli._files import load, show, write_json
+from gcpass._cli._options import Codegen, Fake, Hardware, Json, Target
 from gcpass._report._frontier import draw_frontier
 
 
@@ -21,9 +21,7 @@ def frontier(
     codegen: Codegen = "inductor",
     hardware: Hardware = "auto",
     fake: Fake = False,
-    json: Annotated[
-        Path | None, typer.Option(metavar="FILE", help="Write the plans here, too.")
-    ] = None,
+    json: Json = None,
     plot: Annotated[
         Path | None,
         typer.Option(metavar="FILE", help="Draw peak against recomputation (needs matplotlib)."),
@@ -37,8 +35,7 @@ def frontier(
     made = compare(
         fn, args, None, hardware=hardware, codegen=codegen, points=points, policies=policies
     )
-    if json is not None:
-        write_json(json, made.to_json())
+    write_json(json, made.to_json())
     if plot is not None:
         draw_frontier(made, plot, target)
-    typer.echo(made.summary())
+    show(json, made.summary())
