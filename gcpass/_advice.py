@@ -64,9 +64,7 @@ def advise(failed: Estimate, trace: Trace) -> list[Advice]:
     return made
 
 
-def _priced(
-    change: str, failed: Estimate, case: Case, training: Training | None = None
-) -> Advice:
+def _priced(change: str, failed: Estimate, case: Case, training: Training | None = None) -> Advice:
     return Advice(change, estimate(case, training or failed.training, failed.device, ()))
 
 

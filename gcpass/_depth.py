@@ -1,19 +1,19 @@
 """A deep model's problem from a shallow one's: alike layers are traced once and repeated.
 
-Tracing takes time in proportion to depth, and the layers of a stack are alike. Take the problem of a
-model of n layers. Each of its three sections (inputs, forward, backward) holds a stretch that
+Tracing takes time in proportion to depth, and the layers of a stack are alike. Take the problem of
+a model of n layers. Each of its three sections (inputs, forward, backward) holds a stretch that
 repeats itself with some period, layer by layer; cut into *windows* of one period, every op of the
-stretch has a layer, and its place in the window. One window in the middle is repeated c times:
+stretch has a layer, and a place in its window. One window in the middle is repeated c times:
 
     inputs, forward     ... w-1  w  w+1 ...   becomes   ... w-1  w  w'  w''  w+1 ...
     backward            ... w+1  w  w-1 ...   becomes   ... w+1  w'' w' w  w-1 ...
 
-An op that reads one of its own layer or of a neighbouring layer reads, in a copy, that of the copy's
-layer or of its neighbour; what it reads of anywhere else is the same for all layers.
+Where an op reads one of its own or of a neighbouring layer, its copy reads that of the copy's layer
+or of its neighbour; what it reads of anywhere else is the same for all layers.
 
 Whether that is what tracing a deeper model would give is not taken on trust: `extender` is given
-two real problems, of n and n + 1 layers, and compares the second, op for op, with the first made one
-layer deeper. Making it c layers deeper repeats that step c times: so it is exact, or refused.
+two real problems, of n and n + 1 layers, and compares the second, op for op, with the first made
+one layer deeper. Making it c layers deeper repeats that step c times: so it is exact, or refused.
 """
 
 from __future__ import annotations
@@ -303,6 +303,3 @@ class _Deeper:
         module = re.sub(r"\.(\d+)", lambda m: f".{int(m[1]) + by}", op.module, count=1)
         is_copy = layer <= self._layers.repeated + self._more
         return {"module": module} | ({"name": f"{op.name}_layer{layer}"} if is_copy else {})
-
-
-

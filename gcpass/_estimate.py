@@ -1,6 +1,6 @@
 """Whether a training step fits into a device, and what the cheapest plan that does costs.
 
-    budget = device memory - reserve - weights - optimizer state - gradients that ZeRO holds - inputs
+    budget = memory - reserve - weights - optimizer state - gradients that ZeRO holds - inputs
 
 What is left is the planner's. The columns of an estimate are plans at that budget: nothing
 recomputed, gcpass's own, and manual policies beside them.

@@ -44,9 +44,7 @@ class Fit:
     too_large: Estimate | None
 
 
-def search(
-    at: Callable[[int], Estimate], over: str, *, step: int = 1, most: int = MOST
-) -> Fit:
+def search(at: Callable[[int], Estimate], over: str, *, step: int = 1, most: int = MOST) -> Fit:
     """Find the largest size that fits, and the fastest.
 
     Args:

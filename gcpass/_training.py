@@ -1,30 +1,29 @@
 """The heads of training memory, and how ZeRO and FSDP divide them.
 
-With Ψ parameters, of which T are trained, in a data type of d bytes, on N devices:
+With T trained parameters, in a data type of d bytes, on N devices:
 
-    weights           Ψ d            4-bit weights: what their packed codes and scales take
-    gradients         T d            alive from their own backward to the optimizer's step
-    optimizer state   T k            k by optimizer, below
-    activations and temporaries      what `gcpass` plans: the rest of the peak, and the inputs
+    weights           of all parameters; 4-bit ones as their packed codes and scales
+    gradients         T d, each alive from when it is made to the optimizer's step
+    optimizer state   T k, with k by optimizer, below
+    activations       and temporaries: the rest of the plan's peak; the inputs, too
 
-    optimizer      k                                 source
-    adamw          2 d, or 12 with master weights    torch.optim.AdamW keeps two moments in the
-                                                     weight's type; with fp32 master weights
-                                                     (Micikevicius et al. 2018) moments and copy are
-                                                     fp32: K = 12 of Rajbhandari et al. 2020, sec. 3
-    adamw8bit      2 + 8/2048, or 4 more             two moments of 8 bits, an fp32 constant for each
-                                                     block of 2048 (Dettmers et al. 2022, section 2)
-    sgd, none      0, or 4 with master weights       no momentum
+    optimizer     k
+    adamw         2 d, torch.optim.AdamW's two moments in the weight's own type. With master
+                  weights 12: copy and moments are fp32 (Micikevicius et al. 2018; K = 12 in
+                  Rajbhandari et al. 2020, section 3)
+    adamw8bit     2 moments of 8 bits, each with an fp32 constant for every 2048 of them (Dettmers
+                  et al. 2022, section 2); 4 more with master weights
+    sgd, none     0, for there is no momentum; 4 with master weights
 
-ZeRO's stages (Rajbhandari et al. 2020, section 5) divide by N: 1 the optimizer state, 2 the gradients
-too, 3 the weights too (as FSDP does). What cannot be divided is what a device is working on. It is
-counted for the units of FSDP's usual wrapping, each block of the model and the rest of it:
+ZeRO's stages (Rajbhandari et al. 2020, section 5) divide by N: 1 the optimizer state, 2 the
+gradients too, 3 the weights too (as FSDP does). What a device is working on cannot be divided. It
+is counted for the units of FSDP's usual wrapping, each block of the model and the rest of it:
 
-    stage 2 and 3   gradients of one block and of the rest, until they have been reduced
-    stage 3         weights of two blocks (the next is fetched ahead) and of the rest
+    stages 2 and 3   gradients of one block and of the rest, until they have been reduced
+    stage 3          weights of two blocks (the next is fetched ahead) and of the rest
 
-At stages 0 and 1 the gradients are part of the plan's peak, each from the moment it is made. At
-stages 2 and 3 they are taken out of the plan (`reduced_as_made`) and counted as above, throughout.
+At stages 0 and 1 gradients are part of the plan's peak. At stages 2 and 3 they are taken out of the
+plan (`reduced_as_made`) and counted as above, throughout the step.
 """
 
 from __future__ import annotations
@@ -37,7 +36,7 @@ from gcpass._problem import Phase, Problem
 
 OPTIMIZERS = ("adamw", "adamw8bit", "sgd", "none")
 _MASTER_NBYTES = 4
-_BLOCK = 2048  # parameters of which adamw8bit keeps one constant for each moment
+_BLOCK = 2048  # parameters, for which adamw8bit keeps one constant of each moment
 RESERVE_NBYTES, RESERVE_PART = 2**30, 0.02
 
 

@@ -58,9 +58,7 @@ LoraOption = Annotated[
     _about(_MODEL, "Train adapters: r=16[,alpha=32][,dropout=0.1][,targets=q_proj+v_proj].", "r=R"),
 ]
 Qlora = Annotated[bool, typer.Option("--qlora", help="4-bit weights.", rich_help_panel=_MODEL)]
-SequenceParallel = Annotated[
-    int, _about(_MODEL, "Devices that each sequence is spread over.", "N")
-]
+SequenceParallel = Annotated[int, _about(_MODEL, "Devices that each sequence is spread over.", "N")]
 Optimizer = Annotated[str, _about(_MEMORY, "adamw, adamw8bit, sgd (no momentum) or none.")]
 MasterWeights = Annotated[
     bool,

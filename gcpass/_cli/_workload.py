@@ -92,9 +92,9 @@ def read(
 
 
 def _accelerator() -> str:
-    from gcpass.fx._devices import find_accelerator
+    from gcpass.fx._prices import accelerator_profile
 
-    return "auto" if find_accelerator() else _ACCELERATOR
+    return accelerator_profile() or _ACCELERATOR
 
 
 def _device(memory: str | None, reserve: str | None, hardware: str) -> Device:
@@ -129,19 +129,13 @@ def tracer(asked: Asked, codegen: str, *, fake: bool) -> Tracer:
     Raises:
         OptionError: the hardware or the codegen is not known.
     """
-    import torch
-
     from gcpass.fx._options import check_codegen
-    from gcpass.fx._prices import find_prices
     from gcpass.fx._workload import Tracer
-
-    device = torch.device("cuda" if asked.hardware == "auto" else "cpu")
-    prices = find_prices(asked.hardware, device)
 
     def build(target: str) -> tuple[Callable[..., Any], Sequence[Any]]:
         return _zoo(target) if target.startswith("zoo:") else load(target, fake=fake)
 
-    return Tracer(prices, check_codegen(codegen), build)
+    return Tracer(asked.hardware, check_codegen(codegen), build)
 
 
 def _zoo(target: str) -> tuple[Callable[..., Any], Sequence[Any]]:

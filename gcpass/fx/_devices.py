@@ -18,11 +18,6 @@ def device_of(values: Iterable[Any]) -> torch.device:
     return next((d for d in devices if d.type not in ("cpu", "meta")), torch.device("cpu"))
 
 
-def find_accelerator() -> bool:
-    """Whether this machine has a CUDA device."""
-    return torch.cuda.is_available()
-
-
 def synchronize(device: torch.device) -> None:
     """Wait until the device has done what it was given."""
     if device.type == "cuda":

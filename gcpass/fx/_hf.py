@@ -4,16 +4,16 @@ A model is an architecture (``llama``) or a preset of `gcpass._presets`, and cha
 configuration. The loss is transformers' own, on labels, without a key-value cache.
 
 Attention is `scaled_dot_product_attention` without a mask: sequences are taken as full and not
-padded, as in pretraining, so that the fused kernels apply. (Where a mask may be needed, transformers
-builds one of length x length while it is traced, whatever the inputs are.) Dropout inside attention
-is left out: CUDA's fused kernels draw it again in the backward and keep a seed, whereas on the CPU,
-whose tensors are traced, dropout means unfused attention and its weights kept.
+padded, as in pretraining, so that the fused kernels apply. (Where a mask may be needed,
+transformers builds one of length x length while it is traced, whatever the inputs are.) Dropout
+inside attention is left out: CUDA's fused kernels draw it again in the backward and keep a seed,
+whereas on the CPU, whose tensors are traced, it means unfused attention and its weights kept.
 """
 
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -73,7 +73,9 @@ class Architecture:
         """How many layers its one stack has; None if there are several stacks, or none known."""
         if self.kind == "seq2seq":
             return None
-        return next((int(getattr(self.config, d)) for d in _DEPTHS if hasattr(self.config, d)), None)
+        return next(
+            (int(getattr(self.config, d)) for d in _DEPTHS if hasattr(self.config, d)), None
+        )
 
     @property
     def longest(self) -> int | None:
@@ -109,7 +111,8 @@ class Architecture:
             height, width = (size, size) if isinstance(size, int) else size
             images = torch.zeros(batch, self.config.num_channels, height, width, dtype=dtype)
             return images, torch.zeros(batch, dtype=torch.long)
-        return tuple(torch.zeros(batch, seq, dtype=torch.long) for _ in range(2))  # type: ignore[return-value]
+        ids = torch.zeros(batch, seq, dtype=torch.long)
+        return ids, ids.clone()
 
 
 def _register_attention() -> None:
@@ -133,9 +136,7 @@ def find_architecture(name: str, changes: Sequence[str] = ()) -> Architecture:
     try:
         from transformers import CONFIG_MAPPING
     except ImportError:
-        raise OptionError(
-            f"hf:{name} needs transformers: pip install 'gcpass[models]'"
-        ) from None
+        raise OptionError(f"hf:{name} needs transformers: pip install 'gcpass[models]'") from None
     values: dict[str, Any] = {}
     preset = PRESETS.get(name)
     model_type = preset.model_type if preset else name
@@ -215,7 +216,7 @@ def _kind(name: str, model_type: str, architectures: Sequence[str] | None) -> st
     """What the model is trained for: the first kind that transformers has a head of it for."""
     from transformers.models.auto import modeling_auto as auto
 
-    mappings: Mapping[str, Mapping[str, Any]] = {
+    mappings: dict[str, Any] = {
         "image": auto.MODEL_FOR_IMAGE_CLASSIFICATION_MAPPING_NAMES,
         "seq2seq": auto.MODEL_FOR_SEQ_TO_SEQ_CAUSAL_LM_MAPPING_NAMES,
         "masked": auto.MODEL_FOR_MASKED_LM_MAPPING_NAMES,

@@ -54,10 +54,16 @@ class Quantized(nn.Module):
 
     def forward(self, x: Tensor) -> Tensor:
         """x: [..., in_features]; the result is [..., out_features]."""
-        held = (self.packed, self.scales, self.superscales)
-        books = (self.codebook, self.codebook_backward)
-        shape = (self.out_features, self.in_features)
-        y = _Product.apply(x, *held, *books, shape, self.weight.dtype)
+        y = _Product.apply(
+            x,
+            self.packed,
+            self.scales,
+            self.superscales,
+            self.codebook,
+            self.codebook_backward,
+            (self.out_features, self.in_features),
+            self.weight.dtype,
+        )
         return y if self.bias is None else y + self.bias
 
 
@@ -179,4 +185,5 @@ def adapt(model: nn.Module, lora: Lora | None, *, quantized: bool) -> None:
 
 def _head(model: nn.Module) -> nn.Module | None:
     find = getattr(getattr(model, "model", model), "get_output_embeddings", None)
-    return find() if callable(find) else None
+    head = find() if callable(find) else None
+    return head if isinstance(head, nn.Module) else None

@@ -18,10 +18,11 @@ from gcpass._problem import Problem
 from gcpass._training import Sizes, Unit
 from gcpass._workload import Workload
 from gcpass.fx._capture import capture, fake_mode
-from gcpass.fx._costs import Prices, Roofline
+from gcpass.fx._costs import Roofline
 from gcpass.fx._hf import Architecture, default_dtype, find_architecture
 from gcpass.fx._lora import adapt
 from gcpass.fx._partitioner import analyze_graph
+from gcpass.fx._prices import check_hardware, find_prices
 
 log = logging.getLogger("gcpass")
 
@@ -39,14 +40,23 @@ class _Traced:
 class Tracer:
     """Traces workloads that differ in batch, sequence length or what is trained.
 
+    Tensors are fake ones of the CPU, which need no CUDA build of torch; ops are priced, and blocks
+    of memory rounded, as the hardware's profile says.
+
     Args:
-        prices: of the ops on the device that is planned for.
+        hardware: the cost model, of any device but one that ops are run on.
         codegen: ``"inductor"`` or ``"eager"``.
         load: what builds a workload's ``(fn, args)`` where it is not a transformers model.
+
+    Raises:
+        OptionError: there is no such hardware, or ops would have to be run on it.
     """
 
-    def __init__(self, prices: Prices, codegen: str, load: Callable[[str], Built]) -> None:
-        self._prices, self._codegen, self._load = prices, codegen, load
+    def __init__(self, hardware: str, codegen: str, load: Callable[[str], Built]) -> None:
+        if check_hardware(hardware) == "measured":
+            raise OptionError("--hardware measured runs ops, and these tensors are not real")
+        self._prices = find_prices(hardware, torch.device("cpu"))
+        self._codegen, self._load = codegen, load
         self._extenders: dict[Workload, Extend | None] = {}
         self._made: dict[Workload, Case] = {}
 
