@@ -4,6 +4,9 @@ From what changes the training least to what changes it most: a smaller micro-ba
 with a smaller state, adapters instead of weights, 4-bit weights under them, more devices, shorter
 sequences. What cannot help is left out: activations are not in the way where the state alone is too
 large.
+
+Of each, plans that need no search are tried, so what is said of it holds: that it fits, and that it
+costs at most so much.
 """
 
 from __future__ import annotations
@@ -65,7 +68,9 @@ def advise(failed: Estimate, trace: Trace) -> list[Advice]:
 
 
 def _priced(change: str, failed: Estimate, case: Case, training: Training | None = None) -> Advice:
-    return Advice(change, estimate(case, training or failed.training, failed.device, ()))
+    return Advice(
+        change, estimate(case, training or failed.training, failed.device, (), searched=False)
+    )
 
 
 def _smaller_batch(failed: Estimate, trace: Trace) -> Iterator[Advice]:
@@ -120,7 +125,7 @@ def _more_devices(failed: Estimate) -> Iterator[Advice]:
     while world <= _LARGEST_WORLD:
         divided = replace(training, zero=3, world_size=world)
         state = state_heads(divided, failed.case.sizes).total_nbytes
-        if state + planner.smallest.predicted_peak_bytes <= failed.device.usable_nbytes:
+        if state + planner.simplest(0).predicted_peak_bytes <= failed.device.usable_nbytes:
             change = f"--zero 3 --world-size {world}"
             yield _priced(change, failed, failed.case, divided)
             return

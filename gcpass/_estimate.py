@@ -8,6 +8,7 @@ recomputed, gcpass's own, and manual policies beside them.
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
@@ -23,6 +24,7 @@ from gcpass._workload import Workload
 from gcpass.policies import NONE, find_policy
 
 POLICIES = ("per_block",)  # shown beside gcpass
+_SIMPLE = ("per_block", "full")
 
 
 class Planner:
@@ -30,6 +32,7 @@ class Planner:
 
     def __init__(self, problem: Problem, notes: Sequence[str] = ()) -> None:
         self._evaluator, self._notes = Evaluator(problem), tuple(notes)
+        self._under: dict[str, Plan] = {}
 
     @cached_property
     def keeping_all(self) -> Plan:
@@ -42,16 +45,34 @@ class Planner:
     @cached_property
     def smallest(self) -> Plan:
         """The plan with the smallest peak that was found."""
-        return self._make(Request(budget=Budget(nbytes=1), on_infeasible="best"))
+        searched = self._make(Request(budget=Budget(nbytes=1), on_infeasible="best"))
+        return min(searched, self.simplest(0), key=lambda plan: plan.predicted_peak_bytes)
 
     def cheapest(self, budget_nbytes: int) -> Plan:
         """The fastest plan within a budget; if none is, the smallest."""
         if self.keeping_all.predicted_peak_bytes <= budget_nbytes:
             return self.fastest
-        if self.smallest.predicted_peak_bytes > budget_nbytes:
-            return self.smallest
+        if budget_nbytes <= 0 or self.smallest.predicted_peak_bytes > budget_nbytes:
+            return self.simplest(0) if budget_nbytes <= 0 else self.smallest
         budget = Budget(nbytes=budget_nbytes)
         return self._make(Request(budget=budget, on_infeasible="best"), certify=True)
+
+    def simplest(self, budget_nbytes: int) -> Plan:
+        """The fastest plan within a budget of those that need no search; or else the smallest."""
+        if self.keeping_all.predicted_peak_bytes <= budget_nbytes:
+            return self.fastest
+        fitting = [p for p in self._simple if p.predicted_peak_bytes <= budget_nbytes]
+        if fitting:
+            return min(fitting, key=lambda plan: plan.step_seconds)
+        return min(self._simple, key=lambda plan: plan.predicted_peak_bytes)
+
+    @cached_property
+    def _simple(self) -> list[Plan]:
+        plans = [self.fastest]
+        for policy in _SIMPLE:
+            with contextlib.suppress(OptionError):  # a policy that does not know such a model
+                plans.append(self.under(policy))
+        return plans
 
     def under(self, policy: str) -> Plan:
         """The plan of a manual policy.
@@ -59,7 +80,9 @@ class Planner:
         Raises:
             OptionError: there is no such policy.
         """
-        return self._make(Request(policy=find_policy(policy)))
+        if policy not in self._under:
+            self._under[policy] = self._make(Request(policy=find_policy(policy)))
+        return self._under[policy]
 
     def _make(self, request: Request, certify: bool = False) -> Plan:
         return make_plan(
@@ -202,7 +225,12 @@ def named_heads(of: Heads) -> dict[str, int]:
 
 
 def estimate(
-    case: Case, training: Training, device: Device, policies: Sequence[str] = POLICIES
+    case: Case,
+    training: Training,
+    device: Device,
+    policies: Sequence[str] = POLICIES,
+    *,
+    searched: bool = True,
 ) -> Estimate:
     """Plan a traced workload for a device.
 
@@ -211,6 +239,8 @@ def estimate(
         training: how it is trained.
         device: what it has to fit into.
         policies: names of manual policies to show beside gcpass.
+        searched: whether gcpass's own plan is searched for, which takes most of the time, or the
+            best of some that are simple to make.
     """
     planner = case.planner(training)
     state = state_heads(training, case.sizes)
@@ -224,7 +254,7 @@ def estimate(
 
     columns = [
         column("no recomputation", planner.keeping_all),
-        column("gcpass", planner.cheapest(budget)),
+        column("gcpass", planner.cheapest(budget) if searched else planner.simplest(budget)),
     ]
     for name in policies:
         try:

@@ -1,10 +1,9 @@
 """The largest micro-batch or sequence that fits, and the size of highest predicted throughput.
 
-The smallest peak of a step grows with its size n, nearly in proportion. Two sizes give a line; the
-line, a guess; the guess is planned, and either it fits or it does not. Between the largest size
-known to fit and the smallest known not to, the next guess is where the line through the two says,
-kept inside, or the middle where lines have stopped helping: so the search ends at the largest size
-that fits, each of its claims a plan.
+The least memory that a step can do with grows with its size n, nearly in proportion. At two sizes
+it gives a line; the line, a guess; at the guess it is found again, and the line is drawn through
+what is known best. The search ends at a size that fits next to one that does not: both were
+planned, and nothing is taken from the line but where to look.
 
 The largest is not always the fastest: from where a device is busy, more only costs more
 recomputation. Throughput is compared at a handful of sizes, each planned within the budget.
@@ -31,8 +30,8 @@ class Fit:
         rows: estimates by size, smallest first, each of a size that fits.
         largest: the largest size that fits; 0 if none does.
         fastest: the size of highest predicted throughput among the rows; 0 if none fits.
-        tried: sizes that were planned.
-        too_large: the estimate of the smallest size planned that does not fit, if any.
+        tried: sizes whose least memory was found.
+        too_large: the estimate of the smallest size, if it does not fit.
     """
 
     over: str
@@ -44,33 +43,47 @@ class Fit:
     too_large: Estimate | None
 
 
-def search(at: Callable[[int], Estimate], over: str, *, step: int = 1, most: int = MOST) -> Fit:
+@dataclass(frozen=True)
+class Sizing:
+    """What the search asks of one size.
+
+    Attributes:
+        needed: the least memory found that the step can be run in, in bytes.
+        simply: the same of plans that need no search.
+        estimate: the whole estimate.
+    """
+
+    needed: Callable[[int], int]
+    simply: Callable[[int], int]
+    estimate: Callable[[int], Estimate]
+
+
+def search(of: Sizing, room: int, over: str, *, step: int = 1, most: int = MOST) -> Fit:
     """Find the largest size that fits, and the fastest.
 
     Args:
-        at: the estimate at a size, planned once for each.
+        of: what is asked of a size.
+        room: bytes that the step may take.
         over: what the size is of: ``"batch"`` or ``"seq"``.
         step: sizes are multiples of this.
         most: no size above is looked at.
     """
-    known: dict[int, Estimate] = {}
+    needed: dict[int, int] = {}
 
-    def probe(units: int) -> Estimate:
-        if units not in known:
-            known[units] = at(units * step)
-        return known[units]
+    def need(units: int) -> int:
+        if units not in needed:
+            simply = of.simply(units * step)
+            needed[units] = simply if simply <= room else of.needed(units * step)
+        return needed[units]
 
-    largest = _largest(probe, most // step)
-    fitting = {u for u in known if known[u].fits and u <= largest}
-    if largest:
-        fitting |= {u for u in _candidates(largest, probe) if probe(u).fits}
-    rows = tuple((u * step, known[u]) for u in sorted(fitting))
-    fastest = max(rows, key=lambda row: _throughput(row[1]), default=(0, None))[0]
-    failing = [u for u in sorted(known) if not known[u].fits]
-    tried = tuple(u * step for u in sorted(known))
-    return Fit(
-        over, step, rows, largest * step, fastest, tried, known[failing[0]] if failing else None
-    )
+    largest = _largest(need, room, lambda units: of.simply(units * step), most // step)
+    tried = tuple(units * step for units in sorted(needed))
+    if not largest:
+        return Fit(over, step, (), 0, 0, tried, of.estimate(step))
+    sizes = _candidates(largest, of.estimate(step))
+    rows = tuple((units * step, of.estimate(units * step)) for units in sizes)
+    fastest = max(rows, key=lambda row: _throughput(row[1]))[0]
+    return Fit(over, step, rows, largest * step, fastest, tried, None)
 
 
 def _throughput(of: Estimate) -> float:
@@ -78,47 +91,39 @@ def _throughput(of: Estimate) -> float:
     return of.samples_per_second * (of.case.seq or 1)
 
 
-def _largest(probe: Callable[[int], Estimate], most: int) -> int:
+def _largest(need: Callable[[int], int], room: int, simply: Callable[[int], int], most: int) -> int:
     """The largest size that fits, in steps; 0 if not even one step does."""
-    if not probe(1).fits:
+    if need(1) > room:
         return 0
-    low, high, lines = 1, most + 1, 0
+    low, high = 1, most + 1
+    known = {1: need(1)}
+    slope = max(simply(2) - simply(1), 1) if most > 1 else 1
+    lines = 0
     while high - low > 1:
-        guess = _on_the_line(probe, low, high) if lines < _LINES else None
+        if len(known) > 1:
+            a, b = sorted(known, key=lambda n: abs(known[n] - room))[:2]
+            slope = max((known[a] - known[b]) // (a - b), 1)
+        guess = low + (room - known[low]) // slope
+        if lines >= _LINES:  # where lines have stopped helping, the middle
+            guess = (low + high) // 2 if high <= most else 2 * low
         lines += 1
-        if guess is None:
-            guess = min(2 * low, (low + high) // 2) if high > most else (low + high) // 2
         guess = min(max(guess, low + 1), high - 1)
-        if probe(guess).fits:
+        known[guess] = need(guess)
+        if known[guess] <= room:
             low = guess
         else:
             high = guess
     return low
 
 
-def _on_the_line(probe: Callable[[int], Estimate], low: int, high: int) -> int | None:
-    """Where the line through two smallest peaks meets the budget; None if it is flat."""
-    other = low + 1 if low == 1 else max(low // 2, 1)
-    if low == 1 and high == 2:
-        return None
-    a, b = (_needed(probe(n)) for n in (other, low))
-    slope = (a - b) / (other - low)
-    if slope <= 0:
-        return None
-    budget = probe(low).device.usable_nbytes
-    return int(low + (budget - b) / slope)
+def _candidates(largest: int, one: Estimate) -> list[int]:
+    """Sizes whose throughput is compared, in steps: where recomputation begins, and between.
 
-
-def _needed(of: Estimate) -> int:
-    """The least memory that the step can be run in."""
-    return of.state.total_nbytes + of.case.planner(of.training).smallest.predicted_peak_bytes
-
-
-def _candidates(largest: int, probe: Callable[[int], Estimate]) -> list[int]:
-    """Sizes whose throughput is compared: where recomputation begins, and between."""
-    one = probe(1)
+    Args:
+        largest: the largest that fits.
+        one: the estimate of one step.
+    """
     assert one.keeping_all.heads is not None
     each = one.keeping_all.heads.activations_nbytes
-    room = one.device.usable_nbytes - one.state.total_nbytes - one.case.sizes.inputs_nbytes
-    free = min(max(int(room / max(each, 1)), 1), largest)
-    return sorted({largest, free, max(largest // 2, 1), max(3 * largest // 4, 1)})
+    free = min(max((one.budget_nbytes + one.case.sizes.inputs_nbytes) // max(each, 1), 1), largest)
+    return sorted({free, (free + largest) // 2, largest})

@@ -71,8 +71,8 @@ def test_attention_is_fused(name: str) -> None:
     assert not any("softmax" in op.target and "log" not in op.target for op in ops)
 
 
-def test_no_mask_is_built(name: str = "tiny-llama") -> None:
-    problem = tracer()(Workload(f"hf:{name}", seq=512)).problem
+def test_no_mask_is_built() -> None:
+    problem = tracer()(Workload("hf:tiny-llama", seq=512)).problem
     assert max(s.nbytes for s in problem.storages) < 512 * 512
 
 

@@ -114,7 +114,7 @@ def _advice_table(advice: Sequence[Advice]) -> Table:
         if made.estimate.is_free:
             said = "fits, nothing recomputed"
         elif made.estimate.fits:
-            said = f"fits, {made.estimate.overhead:.1%} slower than without a bound"
+            said = f"fits, at most {made.estimate.overhead:.1%} slower than without a bound"
         else:
             largest = made.estimate.largest_head
             said = f"still {format_bytes(best.heads.total_nbytes)}, most of it {largest}"

@@ -12,6 +12,7 @@ them ask for those very classes.
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 from typing import Any
 
 import torch
@@ -54,7 +55,8 @@ class Quantized(nn.Module):
 
     def forward(self, x: Tensor) -> Tensor:
         """x: [..., in_features]; the result is [..., out_features]."""
-        y = _Product.apply(
+        product: Callable[..., Tensor] = _Product.apply
+        y = product(
             x,
             self.packed,
             self.scales,
@@ -71,7 +73,7 @@ class _Product(torch.autograd.Function):
     """x W^T, where W is dequantised in the forward and once more in the backward."""
 
     @staticmethod
-    def forward(
+    def forward(  # type: ignore[override]
         ctx: Any,
         x: Tensor,
         packed: Tensor,
