@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Collection, Iterable
+from collections.abc import Collection, Iterable, Iterator
 from dataclasses import dataclass, replace
 
 from gcpass._evaluate import Evaluation
@@ -54,6 +54,16 @@ def explain(problem: Problem, kept: Collection[int], evaluation: Evaluation) -> 
             why = _why_recomputed(problem, op) if op in twice else "only the backward reads it"
             rows.append(_row(problem, op, nbytes, "recomputed", why))
     return tuple(rows)
+
+
+def candidates(problem: Problem) -> Iterator[tuple[int, Row]]:
+    """Each op that a plan could keep and the backward wants, as a row without a decision."""
+    for op in problem.forward_range:
+        storage = problem.kept_storage.get(op)
+        if storage is not None and problem.wanted[op] and problem.storages[storage].nbytes:
+            row = _row(problem, op, problem.storages[storage].nbytes, "", "")
+            made_by = problem.ops[problem.storages[storage].producer]  # of an item: its tuple
+            yield op, replace(row, target=made_by.target, module=made_by.module)
 
 
 def _holder_kept(problem: Problem, storage: int, kept: Collection[int]) -> bool:

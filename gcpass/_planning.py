@@ -102,7 +102,7 @@ def make_plan(
     problem = evaluator.problem
     budget_bytes = resolve_budget(evaluator, request)
     notes = list(notes)
-    if request.policy is not None:
+    if request.policy is not None and request.policy.fixed:
         if stock is not None:
             kept, evaluation = stock.kept, evaluator.evaluate(stock.kept, stock.backward_order)
         else:

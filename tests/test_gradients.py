@@ -19,7 +19,10 @@ pytestmark = [
     pytest.mark.filterwarnings("ignore:gcpass. memory_budget"),
 ]
 
-POLICIES = ("none", "full", "torch", "torch:0.5")
+POLICIES = (
+    *("none", "full", "torch", "torch:0.5"),
+    *("per_block", "every_k:2", "selective_attention", "sac_matmul", "sac_matmul:2"),
+)
 SETTINGS: dict[str, dict[str, Any]] = {p: {"policy": p} for p in POLICIES} | BUDGETS
 inductor = pytest.mark.inductor
 

@@ -98,7 +98,7 @@ def test_the_configuration_can_be_changed(tmp_path: Path) -> None:
         ("tiny-llama", "hiden_size=64", "did you mean 'hidden_size'?"),
         ("tiny-llama", "attention_bias=3", "true or false"),
         ("tiny-llama", "no/such/file.json", "neither key=value nor a file"),
-        ("clip", "", "no training loss"),
+        ("sam", "", "no training loss"),
     ],
 )
 def test_a_wrong_model_is_told(name: str, change: str, said: str) -> None:

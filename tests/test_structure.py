@@ -28,6 +28,7 @@ ORDER = (
     ("_evaluate",),
     ("_explain",),
     ("_plan",),
+    ("_comparison",),
     ("_frontier",),
     ("_solvers",),
     ("policies",),
@@ -58,7 +59,7 @@ FX_ORDER = (
     ("_partitioner",),
     ("_backend", "_plan_call", "_workload"),
     ("_measure",),
-    ("_demo",),
+    ("_demo", "_comparison"),
     ("__init__",),
 )
 MAX_PUBLIC_NAMES = 12

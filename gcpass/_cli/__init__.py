@@ -8,6 +8,7 @@ from typing import Annotated
 import typer
 
 from gcpass._cli._calibrate import calibrate
+from gcpass._cli._compare import compare
 from gcpass._cli._demo import demo
 from gcpass._cli._fit import fit
 from gcpass._cli._frontier import frontier
@@ -30,6 +31,7 @@ app.command()(demo)
 app.command()(plan)
 app.command()(fit)
 app.command()(frontier)
+app.command()(compare)
 app.command()(calibrate)
 
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from dataclasses import replace
 from typing import Annotated
 
@@ -12,6 +11,7 @@ from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
 
 from gcpass._cli._files import check_writable, show, write_json
 from gcpass._cli._options import Json
+from gcpass._cli._quiet import quiet_profiler
 from gcpass._errors import OptionError
 
 SEED = 0
@@ -34,10 +34,8 @@ def demo(
     sequence: Annotated[int | None, _HIDDEN] = None,
 ) -> None:
     """Train a small GPT-2 under several memory budgets, and compare peaks, times and losses."""
-    # The profiler's messages of its own starts and stops; read when torch is first imported.
-    os.environ.setdefault("KINETO_LOG_LEVEL", "6")
-    os.environ.setdefault("TORCH_CPP_LOG_LEVEL", "ERROR")
-    check_writable(json)  # told before minutes of work
+    quiet_profiler()
+    check_writable(json, "--json")  # told before minutes of work
     console = Console(stderr=True)
     with Progress(
         TextColumn("{task.description}"), BarColumn(), TimeElapsedColumn(), console=console

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import importlib
 import importlib.util
+import os
 import sys
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -89,38 +90,48 @@ def _import(name: str, directory: Path) -> ModuleType:
 STANDARD_OUTPUT = Path("-")
 
 
-def write_json(path: Path | None, text: str) -> None:
-    """Write a file, or to standard output where it is called ``-``; nothing where it is None.
+def check_writable(path: Path | None, where: str) -> None:
+    """Nothing, before any work, if a file can be written.
+
+    Args:
+        path: of the file; None for none, ``-`` for standard output.
+        where: the option that it came from, for the error.
 
     Raises:
         OptionError: it cannot be written.
     """
-    if path is None:
-        return
-    if path == STANDARD_OUTPUT:
-        typer.echo(text)
-        return
-    try:
-        path.write_text(text + "\n", encoding="utf-8")
-    except OSError as error:
-        raise _unwritable(path, error) from error
-
-
-def check_writable(path: Path | None) -> None:
-    """Find out before any work whether a file can be written; what it holds stays.
-
-    Raises:
-        OptionError: it cannot.
-    """
     if path is None or path == STANDARD_OUTPUT:
         return
-    existed = path.exists()
+    if path.is_dir():
+        raise OptionError(f"{where} {path} cannot be written: it is a directory")
+    if not path.parent.is_dir():
+        raise OptionError(f"{where} {path} cannot be written: there is no directory {path.parent}")
+    if not os.access(path if path.exists() else path.parent, os.W_OK):
+        raise OptionError(f"{where} {path} cannot be written: permission denied")
+
+
+def write_json(path: Path | None, text: str) -> None:
+    """Write the file of ``--json``, or to standard output for ``-``; nothing for None.
+
+    Raises:
+        OptionError: it cannot be written.
+    """
+    if path == STANDARD_OUTPUT:
+        typer.echo(text)
+    elif path is not None:
+        write_text(path, text + "\n", "--json")
+
+
+def write_text(path: Path, text: str, where: str) -> None:
+    """Write a file, named by the option ``where``.
+
+    Raises:
+        OptionError: it cannot be written.
+    """
     try:
-        path.open("a").close()
+        path.write_text(text, encoding="utf-8")
     except OSError as error:
-        raise _unwritable(path, error) from error
-    if not existed:
-        path.unlink()
+        raise OptionError(f"{where} {path} cannot be written: {error.strerror}") from error
 
 
 def show(json: Path | None, what: str | RenderableType) -> None:
@@ -131,7 +142,3 @@ def show(json: Path | None, what: str | RenderableType) -> None:
         typer.echo(what)
     else:
         Console(highlight=False).print(what)
-
-
-def _unwritable(path: Path, error: OSError) -> OptionError:
-    return OptionError(f"--json {path} cannot be written: {error.strerror}")

@@ -51,7 +51,7 @@ def fit(
         raise OptionError(f"gcpass fit builds the model at every size: write hf:NAME, not {model}")
     if (batch if over == "batch" else seq) is not None:
         raise OptionError(f"--{over} is what --over {over} looks for; leave it out")
-    check_writable(json)
+    check_writable(json, "--json")
     asked = read(
         model,
         config=config,

@@ -51,7 +51,7 @@ def plan(
         given = "--budget" if budget is not None else "--policy"
         raise OptionError(f"{given} is of a plan; here the device's memory decides")
     bound = parse_budget(budget, where="--budget")
-    check_writable(json)
+    check_writable(json, "--json")
     if not on_a_device:
         import gcpass
 

@@ -39,7 +39,7 @@ from torch._dynamo.exc import ShortenTraceback, Unsupported  # noqa: E402
 from torch._functorch import config as functorch_config  # noqa: E402
 from torch._functorch import partitioners as _partitioners  # noqa: E402
 from torch._functorch.compile_utils import fx_graph_cse, raise_getitems  # noqa: E402
-from torch._guards import detect_fake_mode  # noqa: E402
+from torch._guards import TracingContext, detect_fake_mode, tracing  # noqa: E402
 from torch._higher_order_ops.effects import with_effects  # noqa: E402
 from torch._inductor import config as inductor_config  # noqa: E402
 from torch._inductor.custom_graph_pass import CustomPartitionerFn  # noqa: E402
@@ -213,10 +213,13 @@ def stock_memory_budget(fraction: float) -> Iterator[None]:
 def stock_partition(
     joint: fx.GraphModule, joint_inputs: Sequence[object], **kwargs: Any
 ) -> tuple[fx.GraphModule, fx.GraphModule]:
-    """torch's own min-cut partitioner."""
+    """torch's own min-cut partitioner; outside a compilation, with the graph's own fake mode."""
     from functorch.compile import min_cut_rematerialization_partition
 
-    return min_cut_rematerialization_partition(joint, joint_inputs, **kwargs)
+    outside = TracingContext.try_get() is None
+    mode = detect_fake_mode([n.meta.get("val") for n in joint.graph.nodes]) if outside else None
+    with tracing(TracingContext(mode)) if mode is not None else contextlib.nullcontext():
+        return min_cut_rematerialization_partition(joint, joint_inputs, **kwargs)
 
 
 __all__ = [

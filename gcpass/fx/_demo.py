@@ -10,8 +10,6 @@ from __future__ import annotations
 import importlib.util
 import inspect
 import itertools
-import os
-import platform
 import shutil
 import sysconfig
 import time
@@ -20,7 +18,6 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import asdict, dataclass
 from importlib import import_module, metadata
 from pathlib import Path
-from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -28,8 +25,8 @@ from torch.nn import functional as F
 
 from gcpass._errors import GcpassError, OptionError
 from gcpass._report._demo import DemoRecord, DemoRow
-from gcpass._version import __version__
 from gcpass.fx import _compat
+from gcpass.fx._devices import machine
 from gcpass.fx._measure import Step
 from gcpass.fx._options import Options, check_codegen, make_request
 
@@ -139,7 +136,10 @@ def run_demo(
         progress(next(done), total, "timing all in turns")
     model = build_model(shape, seed)
     return DemoRecord(
-        machine=_machine(device),
+        machine={
+            **machine(),
+            "transformers": metadata.version("transformers") if _has_transformers() else None,
+        },
         model={
             "from": "transformers" if _has_transformers() else "gcpass",
             "parameters": sum(p.numel() for p in model.parameters()),
@@ -235,20 +235,6 @@ def _library() -> Iterator[str]:
         except OSError:
             continue
     return itertools.cycle(sources)
-
-
-def _machine(device: str) -> dict[str, Any]:
-    cuda = device == "cuda"
-    return {
-        "platform": platform.platform(),
-        "processors": os.cpu_count(),
-        "threads": torch.get_num_threads(),
-        "device": torch.cuda.get_device_name() if cuda else f"{os.cpu_count()} CPU cores",
-        "python": platform.python_version(),
-        "torch": torch.__version__,
-        "transformers": metadata.version("transformers") if _has_transformers() else None,
-        "gcpass": __version__,
-    }
 
 
 # -- the machine --------------------------------------------------------------------------------

@@ -5,11 +5,15 @@ from __future__ import annotations
 import os
 import platform
 import re
+import shutil
+import subprocess
 from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
 import torch
+
+from gcpass._version import __version__
 
 
 def device_of(values: Iterable[Any]) -> torch.device:
@@ -41,6 +45,32 @@ def cpu_model() -> str:
         found = re.search(r"^model name\s*:\s*(.+)$", cpuinfo.read_text(), re.MULTILINE)
         model = found[1] if found else model
     return model.strip()
+
+
+def machine() -> dict[str, Any]:
+    """The machine and what runs on it, for records."""
+    cuda = torch.cuda.is_available()
+    return {
+        "platform": platform.platform(),
+        "python": platform.python_version(),
+        "processors": os.cpu_count(),
+        "threads": torch.get_num_threads(),
+        "device": torch.cuda.get_device_name() if cuda else cpu_model(),
+        "torch": torch.__version__,
+        "gcpass": __version__,
+    }
+
+
+def commit() -> str | None:
+    """The commit of the checkout that this package runs from; None for an installed one."""
+    git = shutil.which("git")
+    if git is None:
+        return None
+    here = Path(__file__).parent
+    done = subprocess.run(
+        [git, "-C", str(here), "rev-parse", "HEAD"], capture_output=True, text=True, check=False
+    )
+    return done.stdout.strip() or None
 
 
 def cache_directory() -> Path:

@@ -102,6 +102,7 @@ class Architecture:
             model = getattr(transformers, _AUTO[self.kind]).from_config(
                 config, attn_implementation=_ATTENTION
             )
+        model.tie_weights()
         return _TrainingLoss(model, self.kind).train()
 
     def inputs(self, batch: int, seq: int, dtype: torch.dtype) -> tuple[Tensor, Tensor]:

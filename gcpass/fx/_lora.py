@@ -66,7 +66,7 @@ class Quantized(nn.Module):
             (self.out_features, self.in_features),
             self.weight.dtype,
         )
-        return y if self.bias is None else y + self.bias
+        return y + self.bias if isinstance(self.bias, Tensor) else y
 
 
 class _Product(torch.autograd.Function):
@@ -90,7 +90,8 @@ class _Product(torch.autograd.Function):
 
     @staticmethod
     def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:  # type: ignore[override]
-        weight = dequantize(*ctx.saved_tensors, ctx.shape, ctx.dtype)
+        packed, scales, superscales, codebook = ctx.saved_tensors
+        weight = dequantize(packed, scales, superscales, codebook, ctx.shape, ctx.dtype)
         return grad @ weight, None, None, None, None, None, None, None
 
 

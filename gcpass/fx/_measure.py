@@ -18,7 +18,9 @@ from gcpass.fx._backend import compile_graph
 from gcpass.fx._capture import loss_of, no_gradient
 from gcpass.fx._devices import device_of, synchronize
 from gcpass.fx._options import Options, check_codegen, make_request
-from gcpass.policies import Policy
+from gcpass.policies import PolicyLike
+
+Gradients = dict[torch.Tensor, torch.Tensor]  # by leaf
 
 
 @dataclass(frozen=True)
@@ -58,6 +60,7 @@ class Step:
         options: Options | None,
     ) -> None:
         self.plans: list[Plan] = []
+        self.options = options
         self._fn, self._args, self._kwargs = fn, args, dict(kwargs or {})
 
         def planned(gm: Any, inputs: Any) -> Any:
@@ -76,13 +79,16 @@ class Step:
         if loss is None:
             raise no_gradient(self._fn)
         if not self._leaves:
-            self._leaves = _leaves_below(loss)
+            self._leaves = leaves_below(loss)
         loss.backward()
         self.loss = loss.detach()
 
     def drop_gradients(self) -> None:
-        for leaf in self._leaves:
-            leaf.grad = None
+        drop_gradients(self._leaves)
+
+    def take_gradients(self) -> Gradients:
+        """The last step's gradients, which are dropped."""
+        return take_gradients(self._leaves)
 
     def seconds(self) -> float:
         """Time of one step, the device's work included."""
@@ -119,7 +125,7 @@ def measure(
     steps: int = 5,
     codegen: str = "inductor",
     memory_budget: object = None,
-    policy: str | Policy | None = None,
+    policy: PolicyLike | None = None,
     device: str | torch.device | None = None,
 ) -> Measurement:
     """Compile the training step of a callable under a plan, run it, and weigh it.
@@ -184,7 +190,7 @@ def _own_code(fn: Callable[..., Any]) -> Callable[..., Any]:
     return call
 
 
-def _leaves_below(loss: torch.Tensor) -> list[torch.Tensor]:
+def leaves_below(loss: torch.Tensor) -> list[torch.Tensor]:
     """The tensors that a backward from ``loss`` leaves gradients in."""
     found: list[torch.Tensor] = []
     seen: set[Any] = set()
@@ -198,6 +204,18 @@ def _leaves_below(loss: torch.Tensor) -> list[torch.Tensor]:
             found.append(node.variable)
         stack.extend(following for following, _ in node.next_functions)
     return found
+
+
+def take_gradients(leaves: Sequence[torch.Tensor]) -> Gradients:
+    """The leaves' gradients, taken off them."""
+    found = {leaf: leaf.grad for leaf in leaves if leaf.grad is not None}
+    drop_gradients(leaves)
+    return found
+
+
+def drop_gradients(leaves: Sequence[torch.Tensor]) -> None:
+    for leaf in leaves:
+        leaf.grad = None
 
 
 def _running_maximum(profiler: profile) -> int:

@@ -19,7 +19,7 @@ from gcpass._units import format_bytes, parse_bytes
 from gcpass.fx import _compat
 from gcpass.fx._devices import device_of
 from gcpass.fx._prices import check_hardware
-from gcpass.policies import Policy, find_policy
+from gcpass.policies import PolicyLike, find_policy
 
 CODEGENS = ("inductor", "eager")
 _MARGIN = 0.02  # of a CUDA device's free memory, for the allocator's rounding and fragments
@@ -98,7 +98,7 @@ def read_options(options: Mapping[str, Any] | None, mode: str | None = None) -> 
 
 def make_request(
     budget: object,
-    policy: str | Policy | None,
+    policy: PolicyLike | None,
     solver: str,
     on_infeasible: str,
 ) -> Request:

@@ -6,6 +6,7 @@ import hashlib
 import logging
 import warnings
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -27,6 +28,7 @@ from gcpass.fx._graphs import copy_graph
 from gcpass.fx._lower import lower
 from gcpass.fx._options import Options
 from gcpass.fx._verify import counted, plan_checked
+from gcpass.policies import Policy, ruled
 
 log = logging.getLogger("gcpass")
 
@@ -78,7 +80,7 @@ class Partitioner(_compat.CustomPartitionerFn):
         num_fwd_outputs = kwargs["num_fwd_outputs"]
         static = kwargs.get("static_lifetime_input_indices")
         if self._chooses() and codegen == "inductor" and request.budget != NO_BUDGET:
-            analysis = analyze_graph(gm, num_fwd_outputs, self._prices, codegen)
+            analysis = analyze_graph(gm, num_fwd_outputs, self._prices, codegen, request.policy)
             evaluator = Evaluator(analysis.problem)
             checked = plan_checked(analysis, evaluator, request, VERSIONS, static)
             if self._on_plan is not None:
@@ -98,7 +100,8 @@ class Partitioner(_compat.CustomPartitionerFn):
 
     def _chooses(self) -> bool:
         """Whether the optimiser decides, rather than a policy or a stored plan."""
-        return self._options.request.policy is None and self._options.plan is None
+        policy = self._options.request.policy
+        return (policy is None or not policy.fixed) and self._options.plan is None
 
     def __reduce__(self) -> tuple[Any, ...]:
         """Inductor pickles its settings into cache keys: let this one be its `uuid`."""
@@ -136,14 +139,15 @@ def plan_graph(
         UnsupportedGraph: the graph cannot be planned.
         InfeasibleBudget: no plan fits, and the request says to raise.
     """
-    stock_source = copy_graph(joint) if request.policy and request.policy.choose is None else None
-    analysis = analyze_graph(joint, num_fwd_outputs, prices, codegen)
+    torch_budget = request.policy.torch_budget if request.policy else None
+    stock_source = copy_graph(joint) if torch_budget is not None else None
+    analysis = analyze_graph(joint, num_fwd_outputs, prices, codegen, request.policy)
     evaluator = Evaluator(analysis.problem)
     if stored is not None:
         return analysis, replay(evaluator, stored)
     stocks = None
-    if stock_source is not None and request.policy is not None:
-        stocks = run_stock(stock_source, analysis, request.policy.torch_budget or 0.0)
+    if stock_source is not None and torch_budget is not None:
+        stocks = run_stock(stock_source, analysis, torch_budget)
     return analysis, make_plan(
         evaluator, request, stock=stocks, versions=VERSIONS, notes=analysis.notes
     )
@@ -168,16 +172,24 @@ def plan_frontier(
 
 
 def analyze_graph(
-    joint: fx.GraphModule, num_fwd_outputs: int, prices: Prices, codegen: str
+    joint: fx.GraphModule,
+    num_fwd_outputs: int,
+    prices: Prices,
+    codegen: str,
+    policy: Policy | None = None,
 ) -> Analysis:
-    """Analyze a joint graph.
+    """Analyze a joint graph, with the rules that a policy puts on the optimiser.
 
     Raises:
         UnsupportedGraph: there is nothing in it to plan.
+        OptionError: the policy's rule says what it must not.
     """
     analysis = analyze(joint, num_fwd_outputs, prices, codegen)
     if not any(op.phase is Phase.BACKWARD for op in analysis.problem.ops):
         raise UnsupportedGraph("its backward does not depend on the forward's gradients")
+    if policy is not None and not policy.fixed:
+        problem, notes = ruled(analysis.problem, policy)
+        analysis = replace(analysis, problem=problem, notes=(*analysis.notes, *notes))
     return analysis
 
 

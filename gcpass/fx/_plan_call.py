@@ -14,7 +14,7 @@ from gcpass.fx._graphs import copy_graph
 from gcpass.fx._options import Options, check_codegen, make_request, resolve_auto
 from gcpass.fx._partitioner import plan_frontier, plan_graph
 from gcpass.fx._prices import check_hardware, find_prices
-from gcpass.policies import Policy
+from gcpass.policies import PolicyLike
 
 
 def plan(
@@ -24,7 +24,7 @@ def plan(
     *,
     memory_budget: object = None,
     hardware: str = "auto",
-    policy: str | Policy | None = None,
+    policy: PolicyLike | None = None,
     codegen: str = "inductor",
     solver: str = "auto",
     on_infeasible: str = "error",
@@ -39,8 +39,9 @@ def plan(
             unconstrained plan's predicted peak, ``"auto"``, or None.
         hardware: the cost model: ``"auto"`` (the device's profile), ``"measured"`` (ops are run),
             ``"reference"``, a profile such as ``"h100"``, or the path of one.
-        policy: None for the optimiser, or a manual policy: ``"none"``, ``"full"``, ``"torch"``,
-            ``"torch:0.5"``, or an object of `gcpass.policies`.
+        policy: None for the optimiser, or a manual policy: its name (`gcpass.policies`), an object
+            of `gcpass.policies`, or a function of a row that returns ``"save"``, ``"recompute"``
+            or None.
         codegen: whose memory is predicted: ``"inductor"`` (fused) or ``"eager"`` (op by op).
         solver: who chooses.
         on_infeasible: ``"error"``, or ``"best"`` for the smallest peak and a warning.

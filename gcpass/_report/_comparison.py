@@ -1,0 +1,157 @@
+"""A comparison as a table and as a picture."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+from rich.box import SIMPLE
+from rich.console import Group, RenderableType
+from rich.table import Table
+from rich.text import Text
+
+from gcpass._comparison import GCPASS, Comparison, ComparisonRow, match_of
+from gcpass._errors import OptionError
+from gcpass._units import format_bytes
+
+MIB = 2**20
+
+
+def comparison_table(comparison: Comparison) -> RenderableType:
+    """A table for each model; times are against gcpass's without a budget."""
+    ran = any(row.measured_peak_bytes is not None for row in comparison.rows)
+    parts: list[RenderableType] = []
+    for model, rows in comparison.models().items():
+        table = Table(title=model, title_justify="left", box=SIMPLE)
+        table.add_column("", no_wrap=True)
+        headers = ["budget", "predicted\npeak", "recom-\nputed"]
+        headers += ["peak", "step\ntime", "grad.\nerror"] if ran else ["step\ntime"]
+        for header in headers:
+            table.add_column(header, justify="right", no_wrap=True)
+        for row in rows:
+            table.add_row(*_cells(row, rows[0], ran=ran))
+        parts += [table, *(Text(f"{r.label}: {r.error}") for r in rows if r.error), Text()]
+    return Group(*parts, *map(Text, _legend(comparison, ran=ran)))
+
+
+def _cells(row: ComparisonRow, base: ComparisonRow, *, ran: bool) -> list[str]:
+    cells = [row.label.replace(f"{GCPASS} at ", "  at "), _bytes(row.budget_bytes)]
+    if row.status != "ok":
+        return [*cells, row.status]
+    cells += [
+        _bytes(row.predicted_peak_bytes),
+        "-" if row.recompute_ratio is None else f"{row.recompute_ratio:.1%}",
+    ]
+    if not ran:
+        return [*cells, _times(row.predicted_seconds, base.predicted_seconds)]
+    error = row.gradient_error
+    return [
+        *cells,
+        _bytes(row.measured_peak_bytes),
+        _times(row.seconds_median, base.seconds_median),
+        "-" if error is None else f"{error:.0e}",
+    ]
+
+
+def _bytes(nbytes: int | None) -> str:
+    return "-" if nbytes is None else format_bytes(nbytes)
+
+
+def _times(seconds: float | None, base: float | None) -> str:
+    return "-" if not seconds or not base else f"{seconds / base:.2f}x"
+
+
+def _legend(comparison: Comparison, *, ran: bool) -> list[str]:
+    run = comparison.run
+    lines = [
+        f"{run['codegen']} codegen, {run['hardware']} cost model. at ...: gcpass, given that "
+        "policy's peak. recomputed: of the forward's time. Times are against gcpass's without a "
+        "budget" + ("." if ran else ", by the cost model."),
+    ]
+    if ran:
+        against = sorted({r.gradient_reference for r in comparison.rows if r.gradient_reference})
+        lines.append(
+            f"step time: median of {run['steps']} steps, rows in turns, on {run['device']}. "
+            f"gradient error: relative, against {' or '.join(against)}'s."
+        )
+    return lines
+
+
+def draw_comparison(comparison: Comparison, path: Path) -> None:
+    """Draw each model's policies and plans, peak against time; the file's name says the format.
+
+    Raises:
+        OptionError: matplotlib is not installed, or the file cannot be written.
+    """
+    try:
+        import matplotlib
+    except ImportError:
+        raise OptionError(
+            "drawing a comparison needs matplotlib: pip install 'gcpass[plot]'"
+        ) from None
+    matplotlib.use("Agg")
+    import matplotlib.pyplot as plt
+
+    models = comparison.models()
+    across = min(len(models), 3)
+    down = -(-len(models) // across)
+    figure, grid = plt.subplots(
+        down, across, figsize=(4.6 * across + 0.6, 3.5 * down), dpi=130, squeeze=False
+    )
+    for axes in grid.flat[len(models) :]:
+        axes.set_visible(False)
+    for axes, (model, rows) in zip(grid.flat, models.items(), strict=False):
+        _draw_model(axes, model, rows)
+    figure.tight_layout()
+    try:
+        figure.savefig(path)
+    except (OSError, ValueError) as error:
+        raise OptionError(f"--plot {path} cannot be written: {error}") from error
+    finally:
+        plt.close(figure)
+
+
+def _draw_model(axes: Any, model: str, rows: list[ComparisonRow]) -> None:
+    """One model: gcpass's plans as a line, policies as points with their names."""
+    ran = any(row.seconds_median for row in rows)
+    base = rows[0].seconds_median if ran else 1.0
+
+    def place(row: ComparisonRow) -> tuple[float, float] | None:
+        cost = row.seconds_median if ran else row.recompute_ratio
+        if row.peak_bytes is None or cost is None or not base:
+            return None
+        return cost / base * (1 if ran else 100), row.peak_bytes / MIB
+
+    mine = sorted(p for r in rows if r.label.startswith(GCPASS) and (p := place(r)))
+    axes.plot(*zip(*mine, strict=True), "o-", color="tab:blue", ms=4, label="gcpass")
+    for row in rows:
+        at = place(row)
+        if at is not None and not row.label.startswith(GCPASS):
+            axes.plot(*at, "s", color="tab:orange", ms=4)
+            axes.annotate(row.label, at, xytext=(4, 3), textcoords="offset points", fontsize=6.5)
+    axes.set_title(model, fontsize=9)
+    axes.set_xlabel("step time" if ran else "recomputation, % of the forward", fontsize=8)
+    axes.set_ylabel(f"{'measured' if ran else 'predicted'} peak, MiB", fontsize=8)
+    axes.set_ylim(0, None)
+    axes.margins(x=0.18)
+    axes.tick_params(labelsize=7)
+    axes.spines[["top", "right"]].set_visible(False)
+
+
+def verdict(comparison: Comparison) -> list[str]:
+    """At each policy's peak: gcpass's step time and recomputation against the policy's."""
+    lines = []
+    for row in comparison.rows:
+        other = match_of(row, comparison.rows)
+        if row.policy is None or other is None or row.status != "ok" or other.status != "ok":
+            continue
+        assert row.recompute_ratio is not None
+        assert other.recompute_ratio is not None
+        line = (
+            f"{row.model}: at {row.label}'s peak of {_bytes(row.peak_bytes)}, gcpass recomputes "
+            f"{other.recompute_ratio:.1%} of the forward against {row.recompute_ratio:.1%}"
+        )
+        if row.seconds_median and other.seconds_median:
+            line += f", and takes {other.seconds_median / row.seconds_median:.2f} of its time"
+        lines.append(line)
+    return lines
