@@ -11,9 +11,11 @@ costs at most so much.
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 
+from gcpass._errors import OptionError
 from gcpass._estimate import Case, Estimate, estimate
 from gcpass._training import Training, state_heads
 from gcpass._workload import Lora, Workload
@@ -54,14 +56,8 @@ def advise(failed: Estimate, trace: Trace) -> list[Advice]:
         training = replace(failed.training, optimizer="adamw8bit")
         made.append(_priced("--optimizer adamw8bit", failed, failed.case, training))
     if workload.is_built:
-        if workload.lora is None and not workload.qlora:
-            changed = replace(workload, lora=Lora(r=_RANK))
-            made.append(_priced(f"--lora r={_RANK}", failed, trace(changed)))
-        if not workload.qlora:
-            lora = workload.lora or Lora(r=_RANK)
-            option = "--qlora" if workload.lora else f"--qlora --lora r={_RANK}"
-            changed = replace(workload, lora=lora, qlora=True)
-            made.append(_priced(option, failed, trace(changed)))
+        with contextlib.suppress(OptionError):  # a model without linear layers has no adapters
+            made += _adapters(failed, trace)
     made += _more_devices(failed)
     made += _shorter(failed, trace)
     return made
@@ -71,6 +67,17 @@ def _priced(change: str, failed: Estimate, case: Case, training: Training | None
     return Advice(
         change, estimate(case, training or failed.training, failed.device, (), searched=False)
     )
+
+
+def _adapters(failed: Estimate, trace: Trace) -> Iterator[Advice]:
+    """Adapters instead of weights, and 4-bit weights under them, where they are not used yet."""
+    workload = failed.case.workload
+    lora = workload.lora or Lora(r=_RANK)
+    if workload.lora is None and not workload.qlora:
+        yield _priced(f"--lora r={_RANK}", failed, trace(replace(workload, lora=lora)))
+    if not workload.qlora:
+        option = "--qlora" if workload.lora else f"--qlora --lora r={_RANK}"
+        yield _priced(option, failed, trace(replace(workload, lora=lora, qlora=True)))
 
 
 def _smaller_batch(failed: Estimate, trace: Trace) -> Iterator[Advice]:
