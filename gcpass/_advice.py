@@ -73,7 +73,8 @@ def _adapters(failed: Estimate, trace: Trace) -> Iterator[Advice]:
     """Adapters instead of weights, and 4-bit weights under them, where they are not used yet."""
     workload = failed.case.workload
     lora = workload.lora or Lora(r=_RANK)
-    if workload.lora is None and not workload.qlora:
+    weights_fit = failed.state.weights_nbytes < failed.device.usable_nbytes
+    if workload.lora is None and not workload.qlora and weights_fit:
         yield _priced(f"--lora r={_RANK}", failed, trace(replace(workload, lora=lora)))
     if not workload.qlora:
         option = "--qlora" if workload.lora else f"--qlora --lora r={_RANK}"

@@ -42,8 +42,8 @@ def estimate_table(of: Estimate, advice: Sequence[Advice] = ()) -> RenderableTyp
     table.add_row("step", *(format_seconds(c.step_seconds) if c.plan else "-" for c in of.columns))
     lines: list[RenderableType] = [Text(headline(of), "bold"), table, Text(verdict(of))]
     complete = of.case.sizes.whole.gradients_nbytes
-    made = max(c.heads.gradients_nbytes for c in of.columns if c.heads)
-    if made < complete and not of.training.divides_gradients:
+    made = of.best.heads.gradients_nbytes if of.best.heads else 0
+    if made < complete // 2 and not of.training.divides_gradients:
         said = f"All gradients are {amount(complete)} {name}; at the peak most are not made yet."
         lines.append(Text(said))
     if advice:
