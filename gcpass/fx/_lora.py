@@ -45,10 +45,11 @@ class Quantized(nn.Module):
         self.register_buffer("scales", torch.zeros(scales, dtype=torch.uint8))
         supers = math.ceil(scales / _SUPERBLOCK)
         self.register_buffer("superscales", torch.zeros(supers, dtype=torch.float32))
-        # One for each direction: with one codebook the two dequantisations were one expression,
-        # and its value kept from the forward to the backward.
+        # One for the backward, too: with the same operands, what both directions have in common
+        # would be one expression, and its value kept from one to the other.
+        self.register_buffer("superscales_backward", self.superscales.clone())
         self.register_buffer("codebook", torch.tensor(_NF4, dtype=torch.float32))
-        self.register_buffer("codebook_backward", torch.tensor(_NF4, dtype=torch.float32))
+        self.register_buffer("codebook_backward", self.codebook.clone())
         self.register_buffer("bias", None if linear.bias is None else linear.bias.detach())
         # Models ask their layers' weights for the data type to convert to.
         self.register_buffer("weight", linear.weight.new_empty(0))
@@ -61,6 +62,7 @@ class Quantized(nn.Module):
             self.packed,
             self.scales,
             self.superscales,
+            self.superscales_backward,
             self.codebook,
             self.codebook_backward,
             (self.out_features, self.in_features),
@@ -79,20 +81,22 @@ class _Product(torch.autograd.Function):
         packed: Tensor,
         scales: Tensor,
         superscales: Tensor,
+        superscales_backward: Tensor,
         codebook: Tensor,
         codebook_backward: Tensor,
         shape: tuple[int, int],
         dtype: torch.dtype,
     ) -> Tensor:
-        ctx.save_for_backward(packed, scales, superscales, codebook_backward)
+        ctx.save_for_backward(packed, scales, superscales_backward, codebook_backward)
         ctx.shape, ctx.dtype = shape, dtype
         return functional.linear(x, dequantize(packed, scales, superscales, codebook, shape, dtype))
 
     @staticmethod
     def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:  # type: ignore[override]
         packed, scales, superscales, codebook = ctx.saved_tensors
-        weight = dequantize(packed, scales, superscales, codebook, ctx.shape, ctx.dtype)
-        return grad @ weight, None, None, None, None, None, None, None
+        held = packed, scales, superscales, codebook
+        weight = dequantize(*held, ctx.shape, ctx.dtype, again=True)
+        return grad @ weight, *[None] * 8
 
 
 def dequantize(
@@ -102,6 +106,8 @@ def dequantize(
     codebook: Tensor,
     shape: tuple[int, int],
     dtype: torch.dtype,
+    *,
+    again: bool = False,
 ) -> Tensor:
     """The weight that 4-bit codes stand for.
 
@@ -112,11 +118,14 @@ def dequantize(
         codebook: float32 [16].
         shape: of the weight.
         dtype: of the result.
+        again: compute the same by other ops, so that it is no expression in common with the first.
     """
     count = shape[0] * shape[1]
-    codes = torch.stack((packed >> 4, packed & 15), dim=-1).reshape(-1)[:count]
+    halves = (packed // 16, packed % 16) if again else (packed >> 4, packed & 15)
+    codes = torch.stack(halves, dim=-1).reshape(-1)[:count]
+    parts = scales * (1 / 255) if again else scales / 255
     wide = superscales.repeat_interleave(_SUPERBLOCK, output_size=len(superscales) * _SUPERBLOCK)
-    factors = wide[: len(scales)] * (scales.to(torch.float32) / 255)
+    factors = wide[: len(scales)] * parts
     each = factors.repeat_interleave(_BLOCK, output_size=len(factors) * _BLOCK)[:count]
     return (codebook[codes.to(torch.int64)] * each).to(dtype).reshape(shape)
 
