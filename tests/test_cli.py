@@ -43,13 +43,16 @@ def run(*arguments: object, code: int = 0) -> str:
 
 
 def fail(
-    arguments: list[object], capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+    arguments: list[object],
+    capsys: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
+    code: int = 2,
 ) -> str:
-    """The one line that `main` printed to standard error before it exited with 1."""
+    """The one line that `main` printed to standard error before it exited with ``code``."""
     monkeypatch.setattr(sys, "argv", ["gcpass", *map(str, arguments)])
     with pytest.raises(SystemExit) as exit_:
         _cli.main()
-    assert exit_.value.code == 1
+    assert exit_.value.code == code
     lines = capsys.readouterr().err.strip().splitlines()
     assert len(lines) == 1, lines
     return lines[0]
@@ -126,7 +129,8 @@ def test_a_mistake_is_told_in_one_line(
     capsys: pytest.CaptureFixture[str],
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    line = fail(["plan", target.format(step=step), *options], capsys, monkeypatch)
+    code = 3 if said == "below the smallest peak" else 2
+    line = fail(["plan", target.format(step=step), *options], capsys, monkeypatch, code)
     assert line.startswith("gcpass: error: ") and said in line
 
 
@@ -135,6 +139,66 @@ def test_what_the_users_module_lacks_is_the_users_error(tmp_path: Path) -> None:
     path.write_text("import no_such_module")
     with pytest.raises(ModuleNotFoundError):
         run("plan", f"{path}:step")
+
+
+# -- a device ------------------------------------------------------------------------------------
+
+TINY_MODEL = ("hf:tiny-gpt2", "--codegen=eager", "--hardware=h100")
+
+
+def test_plan_on_a_device_says_whether_it_fits(tmp_path: Path) -> None:
+    out = tmp_path / "estimate.json"
+    text = run("plan", *TINY_MODEL, "--batch", 2, "--json", out)
+    assert "No recomputation is needed" in text and len(text.splitlines()) < 30
+    record = json.loads(out.read_text())
+    assert record["fits"] and not record["needs_recomputation"]
+    for column in record["columns"]:
+        if column["available"]:
+            heads = dict(column["heads"])
+            assert heads.pop("total_nbytes") == sum(heads.values())
+
+
+def test_plan_that_does_not_fit_exits_with_3_and_gives_advice() -> None:
+    memory = ("--device-memory", "1MiB", "--reserve", "0", "--config", "n_embd=256")
+    record = json.loads(run("plan", *TINY_MODEL, *memory, "--json", "-", code=3))
+    assert not record["fits"] and record["largest_head"] in ("optimizer state", "weights")
+    changes = [made["change"] for made in record["advice"]]
+    assert changes and changes[0] == "--optimizer adamw8bit"
+
+
+def test_plan_of_a_file_on_a_device_counts_its_model(step: Path) -> None:
+    text = run("plan", f"{step}:step", "--codegen=eager", "--device-memory=1GiB", "--reserve=0")
+    assert "optimizer state" in text and "Fits" in text
+
+
+@pytest.mark.parametrize(
+    ("options", "said"),
+    [
+        (["plan", *TINY_MODEL, "--lora", "r=0"], "at least 1"),
+        (["plan", *TINY_MODEL, "--zero", "4"], "--zero 4"),
+        (["plan", *TINY_MODEL, "--device-memory", "80"], "80GiB"),
+        (["plan", *TINY_MODEL, "--config", "n_embd=foo"], "not a number"),
+        (["plan", *TINY_MODEL, "--budget", "1GiB"], "--budget"),
+        (["plan", *TINY_MODEL, "--batch", "0"], "--batch 0"),
+        (["plan", *TINY_MODEL, "--dtype", "bf61"], "'bf16'"),
+        (["plan", *TINY_MODEL, "--reserve", "100GiB"], "--reserve"),
+        (["plan", "hf:gtp2"], "did you mean 'gpt2'"),
+        (["plan", "zoo:lama"], "'llama'"),
+        (["plan", "a:b", "--device-memory", "1GiB", "--seq", "4"], "--seq"),
+        (["fit", *TINY_MODEL, "--over", "batches"], "'batch'"),
+        (["fit", *TINY_MODEL, "--batch", "2"], "leave it out"),
+        (["fit", "a:b"], "hf:NAME"),
+        (["fit", "hf:tiny-vit", "--over", "seq"], "takes images"),
+    ],
+)
+def test_a_mistake_about_a_device_is_told_in_one_line(
+    options: list[object],
+    said: str,
+    capsys: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    pytest.importorskip("transformers")
+    assert said in fail(options, capsys, monkeypatch)
 
 
 # -- demo ---------------------------------------------------------------------------------------

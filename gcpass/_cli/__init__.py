@@ -11,10 +11,17 @@ from gcpass._cli._calibrate import calibrate
 from gcpass._cli._compare import compare
 from gcpass._cli._demo import demo
 from gcpass._cli._explain import explain
+from gcpass._cli._fit import fit
 from gcpass._cli._frontier import frontier
 from gcpass._cli._plan import plan
 from gcpass._cli._report import report
-from gcpass._errors import GcpassError
+from gcpass._errors import (
+    CaptureError,
+    GcpassError,
+    InfeasibleBudget,
+    OptionError,
+    UnsupportedGraph,
+)
 from gcpass._version import __version__
 
 app = typer.Typer(
@@ -24,6 +31,7 @@ app = typer.Typer(
 )
 app.command()(demo)
 app.command()(plan)
+app.command()(fit)
 app.command()(explain)
 app.command()(report)
 app.command()(frontier)
@@ -51,12 +59,19 @@ def _root(
         typer.echo(context.get_help())
 
 
+EXIT_CODES = (  # 2 is what typer exits with for options that it does not know
+    (InfeasibleBudget, 3),
+    ((OptionError, CaptureError, UnsupportedGraph), 2),
+    (GcpassError, 1),
+)
+
+
 def main() -> None:
     """Run the command line; the one place where gcpass's errors become text and an exit code."""
     try:
         app()
     except GcpassError as error:
         print("gcpass: error:", " ".join(str(error).split()), file=sys.stderr)
-        sys.exit(1)
+        sys.exit(next(code for kind, code in EXIT_CODES if isinstance(error, kind)))
     except KeyboardInterrupt:
         sys.exit(130)

@@ -9,7 +9,7 @@ import typer
 from rich.console import Console
 from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
 
-from gcpass._errors import GcpassError
+from gcpass._errors import OptionError
 from gcpass._units import format_seconds
 
 
@@ -50,7 +50,7 @@ def calibrate(
     try:
         path.write_text(hardware.to_json(), encoding="utf-8")
     except OSError as error:
-        raise GcpassError(f"{path} cannot be written: {error.strerror}") from error
+        raise OptionError(f"{path} cannot be written: {error.strerror}") from error
     rates = {k: v * hardware.attained["matmul"] for k, v in hardware.flops_per_second.items()}
     typer.echo(hardware.name)
     for name, rate in rates.items():

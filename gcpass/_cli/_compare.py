@@ -13,12 +13,11 @@ from rich.console import Console
 from rich.progress import Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
 
 from gcpass._budget import parse_budget
-from gcpass._cli._files import load, write_text
+from gcpass._cli._files import check_writable, load, write_text
 from gcpass._cli._options import Codegen, Fake, Hardware
 from gcpass._cli._quiet import quiet_profiler
 from gcpass._comparison import Comparison, ComparisonRow
 from gcpass._errors import OptionError
-from gcpass._report import check_writable
 from gcpass._report._comparison import comparison_table, draw_comparison, verdict
 from gcpass.policies import find_policy
 
@@ -30,7 +29,8 @@ def compare(
         list[str],
         typer.Argument(
             metavar="MODEL...",
-            help="One or more of MODULE:CALLABLE, each returning (fn, args): fn(*args) is a loss.",
+            help="Each MODULE:CALLABLE that returns (fn, args), where fn(*args) is a loss, or "
+            "zoo:NAME[:SIZE] of the benchmarks.",
         ),
     ],
     policies: Annotated[
@@ -69,8 +69,7 @@ def compare(
     if fake and not predict_only:
         raise OptionError("--fake models hold no numbers to run: add --predict-only")
     for where, path in {"--jsonl": jsonl, "--csv": csv, "--plot": plot}.items():
-        if path is not None:
-            check_writable(path, f"{where} {path}")
+        check_writable(path, where)
     quiet_profiler()
     from gcpass.fx import _comparison as work
     from gcpass.fx._devices import commit, machine

@@ -3,16 +3,16 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from pathlib import Path
 from typing import Annotated
 
 import typer
 from rich.console import Console
 from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
 
-from gcpass._cli._files import write_json
+from gcpass._cli._files import check_writable, show, write_json
+from gcpass._cli._options import Json
 from gcpass._cli._quiet import quiet_profiler
-from gcpass._errors import GcpassError
+from gcpass._errors import OptionError
 
 SEED = 0
 _HIDDEN = typer.Option(hidden=True)
@@ -26,9 +26,7 @@ def demo(
         str | None,
         typer.Option(help="inductor or eager; by default inductor where it can compile."),
     ] = None,
-    json: Annotated[
-        Path | None, typer.Option(metavar="FILE", help="Write every number here, too.")
-    ] = None,
+    json: Json = None,
     steps: Annotated[int, typer.Option(min=1, help="Optimizer steps of each row.")] = 10,
     timed_steps: Annotated[int, typer.Option(min=1, help="Timed steps of each row.")] = 7,
     layers: Annotated[int | None, _HIDDEN] = None,
@@ -37,8 +35,7 @@ def demo(
 ) -> None:
     """Train a small GPT-2 under several memory budgets, and compare peaks, times and losses."""
     quiet_profiler()
-    if json is not None:
-        write_json(json, "{}")  # a path that cannot be written is told before minutes of work
+    check_writable(json, "--json")  # told before minutes of work
     console = Console(stderr=True)
     with Progress(
         TextColumn("{task.description}"), BarColumn(), TimeElapsedColumn(), console=console
@@ -69,9 +66,8 @@ def demo(
         bar.update(task, description="done")
     from gcpass._report._demo import demo_table
 
-    if json is not None:
-        write_json(json, record.to_json())
-    Console().print(demo_table(record))
+    write_json(json, record.to_json())
+    show(json, demo_table(record))
 
 
 def _choose_codegen(asked: str | None, device: str) -> tuple[str, str | None]:
@@ -85,7 +81,7 @@ def _choose_codegen(asked: str | None, device: str) -> tuple[str, str | None]:
     if obstacle is None:
         return "inductor", None
     if asked is not None:
-        raise GcpassError(
+        raise OptionError(
             f"--codegen inductor cannot be used: {obstacle}. Use --codegen eager instead."
         )
     return "eager", f"Inductor cannot compile here: {obstacle}. Going on with --codegen eager."

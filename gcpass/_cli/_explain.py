@@ -5,18 +5,15 @@ from __future__ import annotations
 import dataclasses
 import json as json_module
 from collections.abc import Sequence
-from pathlib import Path
 from typing import Annotated
 
 import typer
-from rich.console import Console
 
-from gcpass._cli._files import read_plan, write_json
-from gcpass._cli._options import PlanFile
+from gcpass._cli._files import check_writable, read_plan, show, write_json
+from gcpass._cli._options import Json, PlanFile
 from gcpass._errors import OptionError, did_you_mean
 from gcpass._explain import Row, fold
 from gcpass._plan import Plan
-from gcpass._report import check_writable
 from gcpass._report._explain import op_table, plan_tables
 
 
@@ -25,27 +22,15 @@ def explain(
     op: Annotated[
         str | None, typer.Option(metavar="NAME", help="Tell all about one op's value.")
     ] = None,
-    json: Annotated[
-        Path | None,
-        typer.Option(metavar="FILE", help="Write the rows as JSON, - for here, in place of text."),
-    ] = None,
+    json: Json = None,
 ) -> None:
     """Say what a stored plan keeps and recomputes, and why."""
-    to_file = json is not None and str(json) != "-"
-    if json is not None and to_file:
-        check_writable(json, f"--json {json}")
+    check_writable(json, "--json")
     made = read_plan(plan)
     rows = fold(made.rows()) if op is None else [_find(made, op)]
-    if json is not None:
-        text = json_module.dumps([dataclasses.asdict(row) for row in rows], indent=1)
-        if to_file:
-            write_json(json, text)
-        else:
-            typer.echo(text)
-        return
-    console = Console(highlight=False)
+    write_json(json, json_module.dumps([dataclasses.asdict(row) for row in rows], indent=1))
     for part in plan_tables(made, rows) if op is None else op_table(made, rows[0]):
-        console.print(part)
+        show(json, part)
 
 
 def _find(plan: Plan, name: str) -> Row:

@@ -11,16 +11,21 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any
 
+import typer
+from rich.console import Console, RenderableType
+
 from gcpass._errors import OptionError, did_you_mean
 from gcpass._plan import Plan
+from gcpass._report import check_writable as _check_writable
 
 
 def load(target: str, *, fake: bool = False) -> tuple[Callable[..., Any], Sequence[Any]]:
-    """The ``(fn, args)`` that ``MODULE:CALLABLE`` returns.
+    """The ``(fn, args)`` that ``MODULE:CALLABLE`` returns, or a model of the benchmarks' zoo.
 
     Args:
         target: a dotted module, looked for from the working directory too, or the path of a
-            ``.py`` file; a colon; and the name of a callable in it that takes no arguments.
+            ``.py`` file; a colon; and the name of a callable in it that takes no arguments. Or
+            ``zoo:NAME:SIZE``; without a size ``paper`` if it is fake, else ``cpu``.
         fake: import and call it under `gcpass.fake_mode`.
 
     Returns:
@@ -32,7 +37,24 @@ def load(target: str, *, fake: bool = False) -> tuple[Callable[..., Any], Sequen
     import gcpass
 
     with gcpass.fake_mode() if fake else contextlib.nullcontext():
-        return _load(target)
+        return _zoo(target, fake) if target.startswith("zoo:") else _load(target)
+
+
+def _zoo(target: str, fake: bool) -> tuple[Callable[..., Any], Sequence[Any]]:
+    try:
+        from benchmarks import models
+    except ImportError:
+        raise OptionError(
+            f"{target}: the zoo is in gcpass's repository, not in the package; run this from a "
+            "checkout of it"
+        ) from None
+    name, _, size = target.removeprefix("zoo:").partition(":")
+    size = size or ("paper" if fake else "cpu")
+    if name not in models.NAMES:
+        raise OptionError(f"{target} is not known; {did_you_mean(name, models.NAMES)}")
+    if size not in models.SIZES:
+        raise OptionError(f"{target}: {did_you_mean(size, models.SIZES)}")
+    return models.build(name, size)
 
 
 def _load(target: str) -> tuple[Callable[..., Any], Sequence[Any]]:
@@ -101,13 +123,33 @@ def read_plan(path: Path) -> Plan:
         raise OptionError(f"{path}: {error}") from error
 
 
-def write_json(path: Path, text: str) -> None:
-    """Write the file of ``--json``.
+STANDARD_OUTPUT = Path("-")
+
+
+def check_writable(path: Path | None, where: str) -> None:
+    """Nothing, before any work, if a file can be written.
+
+    Args:
+        path: of the file; None for none, ``-`` for standard output.
+        where: the option that it came from, for the error.
 
     Raises:
         OptionError: it cannot be written.
     """
-    write_text(path, text + "\n", "--json")
+    if path is not None and path != STANDARD_OUTPUT:
+        _check_writable(path, f"{where} {path}")
+
+
+def write_json(path: Path | None, text: str) -> None:
+    """Write the file of ``--json``, or to standard output for ``-``; nothing for None.
+
+    Raises:
+        OptionError: it cannot be written.
+    """
+    if path == STANDARD_OUTPUT:
+        typer.echo(text)
+    elif path is not None:
+        write_text(path, text + "\n", "--json")
 
 
 def write_text(path: Path, text: str, where: str) -> None:
@@ -120,3 +162,13 @@ def write_text(path: Path, text: str, where: str) -> None:
         path.write_text(text, encoding="utf-8")
     except OSError as error:
         raise OptionError(f"{where} {path} cannot be written: {error.strerror}") from error
+
+
+def show(json: Path | None, what: str | RenderableType) -> None:
+    """Print to standard output, unless the JSON went there."""
+    if json == STANDARD_OUTPUT:
+        return
+    if isinstance(what, str):
+        typer.echo(what)
+    else:
+        Console(highlight=False).print(what)

@@ -7,9 +7,8 @@ from typing import Annotated
 
 import typer
 
-from gcpass._cli._files import load, write_json
-from gcpass._cli._options import Codegen, Fake, Hardware, Target
-from gcpass._report import check_writable
+from gcpass._cli._files import check_writable, load, show, write_json
+from gcpass._cli._options import Codegen, Fake, Hardware, Json, Target
 from gcpass._report._frontier import draw_frontier
 
 
@@ -22,18 +21,15 @@ def frontier(
     codegen: Codegen = "inductor",
     hardware: Hardware = "auto",
     fake: Fake = False,
-    json: Annotated[
-        Path | None, typer.Option(metavar="FILE", help="Write the plans here, too.")
-    ] = None,
+    json: Json = None,
     plot: Annotated[
         Path | None,
         typer.Option(metavar="FILE", help="Draw peak against recomputation (needs matplotlib)."),
     ] = None,
 ) -> None:
     """Plan a training step at every peak it can have."""
-    for name, path in (("--json", json), ("--plot", plot)):
-        if path is not None:
-            check_writable(path, f"{name} {path}")
+    check_writable(json, "--json")
+    check_writable(plot, "--plot")
     from gcpass.fx._plan_call import compare
 
     fn, args = load(target, fake=fake)
@@ -41,8 +37,7 @@ def frontier(
     made = compare(
         fn, args, None, hardware=hardware, codegen=codegen, points=points, policies=policies
     )
-    if json is not None:
-        write_json(json, made.to_json())
+    write_json(json, made.to_json())
     if plot is not None:
         draw_frontier(made, plot, target)
-    typer.echo(made.summary())
+    show(json, made.summary())

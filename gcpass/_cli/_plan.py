@@ -1,21 +1,23 @@
-"""``gcpass plan``: the plan of a user's training step."""
+"""``gcpass plan``: the plan of a training step, or whether it fits into a device."""
 
 from __future__ import annotations
 
 from dataclasses import replace
-from pathlib import Path
 from typing import Annotated
 
 import typer
 
 from gcpass._budget import parse_budget
-from gcpass._cli._files import load, write_json
-from gcpass._cli._options import Codegen, Fake, Hardware, Target
-from gcpass._report import check_writable
+from gcpass._cli import _options as o
+from gcpass._cli._files import check_writable, load, show, write_json
+from gcpass._cli._workload import is_named, read, tracer
+from gcpass._errors import OptionError
+
+NOT_FITTING = 3  # exit code
 
 
 def plan(
-    target: Target,
+    target: o.Model,
     budget: Annotated[
         str | None,
         typer.Option(help="6GiB, bytes, a fraction such as 0.5 of the unbounded peak, or auto."),
@@ -23,23 +25,69 @@ def plan(
     policy: Annotated[
         str | None, typer.Option(help="A manual policy, such as none, full or torch:0.5.")
     ] = None,
-    codegen: Codegen = "inductor",
-    hardware: Hardware = "auto",
-    fake: Fake = False,
-    json: Annotated[
-        Path | None, typer.Option(metavar="FILE", help="Write the plan here, too.")
-    ] = None,
+    codegen: o.Codegen = "inductor",
+    hardware: o.Hardware = "auto",
+    fake: o.Fake = False,
+    json: o.Json = None,
+    config: o.Config = None,
+    batch: o.Batch = None,
+    seq: o.Seq = None,
+    dtype: o.Dtype = "bf16",
+    lora: o.LoraOption = None,
+    qlora: o.Qlora = False,
+    sequence_parallel: o.SequenceParallel = 1,
+    optimizer: o.Optimizer = "adamw",
+    master_weights: o.MasterWeights = False,
+    zero: o.Zero = 0,
+    world_size: o.WorldSize = 1,
+    device_memory: o.DeviceMemory = None,
+    reserve: o.Reserve = None,
 ) -> None:
-    """Plan a training step without compiling or running it."""
-    bound = parse_budget(budget, where="--budget")
-    if json is not None:
-        check_writable(json, f"--json {json}")
-    import gcpass
+    """Plan a training step without running it; for a model by name, whether it fits a device.
 
-    fn, args = load(target, fake=fake)
-    made = gcpass.plan(
-        fn, args, memory_budget=bound, policy=policy, codegen=codegen, hardware=hardware
-    )
-    if json is not None:
+    Exit codes: 0 fits, 3 does not, 2 bad input.
+    """
+    on_a_device = is_named(target) or device_memory is not None
+    if on_a_device and (budget is not None or policy is not None):
+        given = "--budget" if budget is not None else "--policy"
+        raise OptionError(f"{given} is of a plan; here the device's memory decides")
+    bound = parse_budget(budget, where="--budget")
+    check_writable(json, "--json")
+    if not on_a_device:
+        import gcpass
+
+        fn, args = load(target, fake=fake)
+        made = gcpass.plan(
+            fn, args, memory_budget=bound, policy=policy, codegen=codegen, hardware=hardware
+        )
         write_json(json, replace(made, target=target).to_json())
-    typer.echo(made.summary())
+        show(json, made.summary())
+        return
+    asked = read(
+        target,
+        config=config,
+        batch=batch,
+        seq=seq,
+        dtype=dtype,
+        lora=lora,
+        qlora=qlora,
+        sequence_parallel=sequence_parallel,
+        optimizer=optimizer,
+        master_weights=master_weights,
+        zero=zero,
+        world_size=world_size,
+        device_memory=device_memory,
+        reserve=reserve,
+        hardware=hardware,
+    )
+    from gcpass._advice import advise
+    from gcpass._estimate import estimate
+    from gcpass._report._training import estimate_record, estimate_table, to_json
+
+    trace = tracer(asked, codegen, fake=fake)
+    found = estimate(trace(asked.workload), asked.training, asked.device)
+    advice = [] if found.fits else advise(found, trace)
+    write_json(json, to_json(estimate_record(found, advice)))
+    show(json, estimate_table(found, advice))
+    if not found.fits:
+        raise typer.Exit(NOT_FITTING)

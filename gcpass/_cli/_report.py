@@ -8,9 +8,8 @@ from typing import Annotated
 
 import typer
 
-from gcpass._cli._files import read_plan
+from gcpass._cli._files import check_writable, read_plan
 from gcpass._cli._options import PlanFile
-from gcpass._report import check_writable
 from gcpass._report._page import write_page
 
 
@@ -21,7 +20,7 @@ def report(
     ] = Path("report.html"),
 ) -> None:
     """Draw a stored plan: memory over the step, decisions and why, as one HTML file."""
-    check_writable(output, f"--output {output}")
+    check_writable(output, "--output")
     made = read_plan(plan)
     named = made if made.target else replace(made, target=plan.stem)
     write_page(named, output, f"--output {output}")

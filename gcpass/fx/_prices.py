@@ -57,6 +57,18 @@ def find_prices(hardware: str, device: torch.device) -> Prices:
     return Roofline(profile_named(hardware))
 
 
+def accelerator_profile() -> str | None:
+    """The name or path of the profile of this machine's CUDA device; None without a device.
+
+    Training steps that need not run here are priced for it.
+    """
+    if not torch.cuda.is_available():
+        return None
+    device = torch.device("cuda")
+    calibrated = calibrated_path(device)
+    return str(calibrated) if calibrated.is_file() else own_profile(device).name
+
+
 def own_profile(device: torch.device) -> Hardware:
     """The profile of a device: measured here, or brought by gcpass, or a stand-in and a warning."""
     calibrated = calibrated_path(device)
