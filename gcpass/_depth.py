@@ -22,8 +22,11 @@ import re
 from collections import Counter
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, replace
+from functools import cached_property
 
 from gcpass._problem import Op, Problem, Storage
+
+_NUMBER = re.compile(r"\.(\d+)")
 
 Extend = Callable[[Problem, int], Problem]
 
@@ -296,10 +299,24 @@ class _Deeper:
 
     def _names(self, placed: Placed) -> dict[str, str]:
         """The name of a copy, unlike any other, and the module of its layer."""
-        op, layer = self._problem.ops[placed[0]], placed[1]
-        if layer is None or layer == self._layers.layer(placed[0]):
+        op, layer, own = self._problem.ops[placed[0]], placed[1], self._layers.layer(placed[0])
+        number = _NUMBER.search(op.module)
+        if layer is None or own is None:  # of the layers at the ends, the later ones move
+            moves = number is not None and int(number[1]) > self._module_number
+            by, is_copy = self._more if moves else 0, False
+        else:
+            by, is_copy = layer - own, own == self._layers.repeated < layer
+        if not by:
             return {}
-        by = layer - (self._layers.layer(placed[0]) or 0)
-        module = re.sub(r"\.(\d+)", lambda m: f".{int(m[1]) + by}", op.module, count=1)
-        is_copy = layer <= self._layers.repeated + self._more
+        module = _NUMBER.sub(lambda found: f".{int(found[1]) + by}", op.module, count=1)
         return {"module": module} | ({"name": f"{op.name}_layer{layer}"} if is_copy else {})
+
+    @cached_property
+    def _module_number(self) -> int:
+        """The number that the modules of the repeated layer have."""
+        found = Counter[int]()
+        for op in self._layers.forward.ops:
+            number = _NUMBER.search(self._problem.ops[op].module)
+            if number is not None and self._layers.layer(op) == self._layers.repeated:
+                found[int(number[1])] += 1
+        return found.most_common(1)[0][0] if found else 0
