@@ -54,10 +54,14 @@ class Partitioner(_compat.CustomPartitionerFn):
         try:
             return self._partition(gm, original, joint_inputs, **kwargs)
         except UnsupportedGraph as error:
+            if self._options.strict:
+                raise _compat.reach_the_user(error) from error
             reason = str(error)
         except GcpassError as error:
             raise _compat.reach_the_user(error) from error
         except Exception as error:
+            if self._options.strict:
+                raise
             reason = f"{type(error).__name__}: {error}"
             log.debug("planning failed", exc_info=True)
         warnings.warn(
