@@ -77,6 +77,7 @@ class Run:
         agreed: pairs that must be equal, each with its name.
         peaks: of every step that was weighed.
         kept_bounds: bytes that a plan for half the memory keeps at most.
+        floor_bounds: bytes that the smallest peak must not exceed.
         decisions: ops that every plan must keep (True) or must not (False), by their target.
         coarse: whether low precision makes eager's values, too, right to a percent only.
     """
@@ -87,6 +88,7 @@ class Run:
     agreed: list[tuple[str, Any, Any]] = field(default_factory=list)
     peaks: list[int] = field(default_factory=list)
     kept_bounds: list[int] = field(default_factory=list)
+    floor_bounds: list[int] = field(default_factory=list)
     decisions: list[tuple[Callable[[str], bool], bool]] = field(default_factory=list)
     coarse: bool = False
     _stepped: set[int] = field(default_factory=set)
@@ -104,6 +106,10 @@ class Run:
     def keeps_at_most(self, nbytes: int) -> None:
         """Plans at half the memory or less keep no more bytes than this."""
         self.kept_bounds.append(nbytes)
+
+    def floor_at_most(self, nbytes: int) -> None:
+        """The smallest peak is no larger."""
+        self.floor_bounds.append(nbytes)
 
     def plan_keeps(self, is_meant: Callable[[str], bool], *, every: bool) -> None:
         """Plans keep every value of the ops meant that the backward wants, or none."""

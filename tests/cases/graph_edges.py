@@ -41,7 +41,7 @@ def an_input_returned_as_it_is(run: Run) -> None:
     run.step(run.compile(lambda x, w: (w, _wide(x, w))), x, w, wrt=[x, w])
 
 
-@case()
+@case(weighs=False)
 def aliases_of_inputs_and_of_each_other(run: Run) -> None:
     """Views of an input, of a result, and the result itself."""
     x, w = leaf(16, 16), leaf(16, 16, seed=1)
