@@ -194,7 +194,7 @@ def _broken_rules(run: Run, plan: Plan, budget: float | str | None) -> Iterator[
     for bound in run.floor_bounds if budget == FLOOR else ():
         if plan.predicted_peak_bytes > bound:
             yield f"the smallest peak is {plan.predicted_peak_bytes}, where {bound} would do"
-    for bound in run.kept_bounds if budget in (0.5, FLOOR) else ():
+    for bound in run.kept_bounds if budget == FLOOR else ():
         if plan.saved_bytes > bound:
             yield f"{plan.saved_bytes} bytes are kept, where {bound} would do"
     for is_meant, every in run.decisions:

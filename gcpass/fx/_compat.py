@@ -161,10 +161,23 @@ def is_symbol(node: fx.Node) -> bool:
     return _partitioners.is_sym_node(node)
 
 
+def is_nondeterministic(target: object) -> bool:
+    """Whether an op says of itself that two runs on the same bits may differ."""
+    tag = getattr(torch.Tag, "nondeterministic_bitwise", None)
+    return tag is not None and tag in getattr(target, "tags", ())
+
+
+def is_opaque(node: fx.Node) -> bool:
+    """Whether the node's value is an object that torch passes on unseen: a device mesh, a group."""
+    known = getattr(_partitioners, "is_opaque_node", None)
+    return known is not None and known(node)
+
+
 def extract_modules(
     joint: fx.GraphModule,
     saved_values: list[fx.Node],
     saved_symbols: list[fx.Node],
+    saved_objects: list[fx.Node],
     num_fwd_outputs: int,
     static_lifetime_input_indices: list[int] | None,
 ) -> tuple[fx.GraphModule, fx.GraphModule]:
@@ -180,7 +193,7 @@ def extract_modules(
             p for i, p in enumerate(primals) if i in static
         )
     if "saved_opaque_nodes" in known:
-        arguments["saved_opaque_nodes"] = []
+        arguments["saved_opaque_nodes"] = saved_objects
     return _partitioners._extract_fwd_bwd_modules(
         joint, saved_values, saved_sym_nodes=saved_symbols, **arguments
     )

@@ -26,6 +26,7 @@ from gcpass.fx._costs import Prices
 from gcpass.fx._graphs import copy_graph
 from gcpass.fx._lower import lower
 from gcpass.fx._options import Options
+from gcpass.fx._preferences import honouring
 from gcpass.fx._verify import counted, plan_checked
 
 log = logging.getLogger("gcpass")
@@ -83,8 +84,9 @@ class Partitioner(_compat.CustomPartitionerFn):
         static = kwargs.get("static_lifetime_input_indices")
         if self._chooses() and codegen == "inductor" and request.budget != NO_BUDGET:
             analysis = analyze_graph(gm, num_fwd_outputs, self._prices, codegen)
-            evaluator = Evaluator(analysis.problem)
-            checked = plan_checked(analysis, evaluator, request, VERSIONS, static)
+            checked = honouring(
+                analysis, request, lambda a, asked: plan_checked(a, asked, VERSIONS, static)
+            )
             if self._on_plan is not None:
                 self._on_plan(checked.planned.plan)
             return checked.modules
@@ -142,15 +144,19 @@ def plan_graph(
     """
     stock_source = copy_graph(joint) if request.policy and request.policy.choose is None else None
     analysis = analyze_graph(joint, num_fwd_outputs, prices, codegen)
-    evaluator = Evaluator(analysis.problem)
     if stored is not None:
-        return analysis, replay(evaluator, stored)
+        return analysis, replay(Evaluator(analysis.problem), stored)
+    if request.policy is None:
+        return honouring(analysis, request, lambda a, asked: (a, _made(a, asked, None)))
     stocks = None
-    if stock_source is not None and request.policy is not None:
+    if stock_source is not None:
         stocks = run_stock(stock_source, analysis, request.policy.torch_budget or 0.0)
-    return analysis, make_plan(
-        evaluator, request, stock=stocks, versions=VERSIONS, notes=analysis.notes
-    )
+    return analysis, _made(analysis, request, stocks)
+
+
+def _made(analysis: Analysis, request: Request, stocks: StockPartition | None) -> Planned:
+    evaluator = Evaluator(analysis.problem)
+    return make_plan(evaluator, request, stock=stocks, versions=VERSIONS, notes=analysis.notes)
 
 
 def plan_frontier(

@@ -54,7 +54,6 @@ class Checked:
 
 def plan_checked(
     analysis: Analysis,
-    evaluator: Evaluator,
     request: Request,
     versions: dict[str, str],
     static_lifetime_input_indices: list[int] | None,
@@ -64,6 +63,7 @@ def plan_checked(
     Raises:
         InfeasibleBudget: no round's plan is, and the request says to raise.
     """
+    evaluator = Evaluator(analysis.problem)
     budget = resolve_budget(evaluator, request)
     assert budget is not None
 

@@ -1,18 +1,22 @@
 """Training programs with right answers, by kind; `tests/_oracle.py` judges them."""
 
-from . import (
-    drift,
-    graph_edges,
-    higher_order_ops,
-    mutation,
-    peak,
-    precision_and_loops,
-    randomness,
-    shapes,
-    side_effects,
-    tags_and_regions,
-    wrong_tensor_kept,
-)
+from importlib import import_module
+
 from ._case import CASES, Case, Run
+
+for _kind in (
+    "mutation",
+    "randomness",
+    "wrong_tensor_kept",
+    "peak",
+    "tags_and_regions",
+    "side_effects",
+    "shapes",
+    "graph_edges",
+    "higher_order_ops",
+    "precision_and_loops",
+    "drift",
+):
+    import_module(f".{_kind}", __name__)
 
 __all__ = ["CASES", "Case", "Run"]

@@ -76,7 +76,7 @@ class Run:
         seen: what must be eager's.
         agreed: pairs that must be equal, each with its name.
         peaks: of every step that was weighed.
-        kept_bounds: bytes that a plan for half the memory keeps at most.
+        kept_bounds: bytes that the plan with the smallest peak keeps at most.
         floor_bounds: bytes that the smallest peak must not exceed.
         decisions: ops that every plan must keep (True) or must not (False), by their target.
         coarse: whether low precision makes eager's values, too, right to a percent only.
@@ -104,7 +104,7 @@ class Run:
         self.agreed.append((name, _snapshot(got), _snapshot(right)))
 
     def keeps_at_most(self, nbytes: int) -> None:
-        """Plans at half the memory or less keep no more bytes than this."""
+        """The plan with the smallest peak keeps no more."""
         self.kept_bounds.append(nbytes)
 
     def floor_at_most(self, nbytes: int) -> None:

@@ -194,12 +194,21 @@ def token_counter_inside_a_checkpoint(run: Run) -> None:
 
 
 @case(weighs=False)
-def buffer_bumped_by_eager_code_before_the_backward(run: Run) -> None:
-    """exp(buffer) was computed before the bump: the backward must not read the buffer again."""
-    x, w, buffer = leaf(8, 16), leaf(16, 16, seed=1), plain(8, 16, seed=2)
-    fn = run.compile(lambda x, w: ((x @ w).tanh() * buffer.exp()).sin().sum())
-    loss = fn(x, w)
-    buffer.add_(1)
+def buffers_bumped_by_eager_code_before_the_backward(run: Run) -> None:
+    """exp(buffer) was computed before the bump: the backward must not read the buffer again.
+
+    Eager saved exp(buffer) for the gradient of h, and never the buffer itself.
+    """
+    x, w, buffers = leaf(64, 16), leaf(16, 16, seed=1), [plain(64, 16, seed=i) for i in range(4)]
+
+    def fn(x: Tensor, w: Tensor) -> Tensor:
+        for buffer in buffers:
+            x = torch.tanh(x @ w) * buffer.exp()
+        return x.sin().sum()
+
+    loss = run.compile(fn)(x, w)
+    for buffer in buffers:
+        buffer.add_(1)
     loss.backward()
     run.see("gradients", [x.grad, w.grad])
 

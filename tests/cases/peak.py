@@ -57,7 +57,7 @@ def checkpointed_blocks_traversed_twice(run: Run) -> None:
 
 @case()
 def a_long_elementwise_chain(run: Run) -> None:
-    """tanh(M y + d), 60 times over: of 60 values no more than about 2 sqrt(60) are held at the floor.
+    """tanh(M y + d), 60 times over: at the floor no more than about 2 sqrt(60) values are held.
 
     M = A + t B is read by every link, so it crosses every place where the chain could be cut.
     """

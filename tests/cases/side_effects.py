@@ -113,6 +113,7 @@ def a_custom_op_that_overwrites_a_buffer(run: Run) -> None:
 @case()
 def an_opaque_op_in_a_checkpointed_region(run: Run) -> None:
     """The user's region says to recompute: the op may run twice, and gradients are right."""
+
     def fn(x: Tensor, w: Tensor) -> Tensor:
         body = lambda x: torch.tanh(opaque(x @ w)).exp()
         return checkpoint(body, x, use_reentrant=False).sin().sum()

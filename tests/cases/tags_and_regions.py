@@ -199,7 +199,7 @@ def regions_with_several_results(run: Run) -> None:
 
 @case()
 def torchs_own_region_budget(run: Run) -> None:
-    """`region_activation_memory_budget`: gradients as without; the step's budget is gcpass's own."""
+    """`region_activation_memory_budget`: gradients as without it."""
     region = getattr(torch.autograd.graph, "region_activation_memory_budget", None)
     w = leaf(32, 32)
 
