@@ -43,7 +43,7 @@ FX_ORDER = (
     ("_compat",),
     ("_meta",),
     ("_call", "_devices", "_graphs", "_capture", "_kernels", "_phases", "_views"),
-    ("_choices", "_constraints", "_flops", "_traffic"),
+    ("_choices", "_constraints", "_failure", "_flops", "_traffic"),
     ("_costs", "_workspaces"),
     ("_timed",),
     ("_calibrate", "_prices"),

@@ -49,6 +49,7 @@ _ATOMIC = {
                  "put", "embedding_dense_backward", "_embedding_bag", "histc", "bincount",
                  "grid_sampler_2d_backward", "upsample_bilinear2d_backward", "_ctc_loss")
 }  # fmt: skip
+_NONDETERMINISTIC = getattr(torch.Tag, "nondeterministic_bitwise", None)
 
 
 def drifting_choices(
@@ -86,9 +87,8 @@ def _drifts(node: fx.Node, inexact: bool, codegen: str) -> bool:
         return packet_name(node) not in _MOVING and any(
             _has_floating(_meta.value(read)) for read in node.all_input_nodes
         )
-    return _compat.is_nondeterministic(node.target) or (
-        packet_name(node) in _ATOMIC and _on_accelerator(node)
-    )
+    says_so = _NONDETERMINISTIC in getattr(node.target, "tags", ())
+    return says_so or (packet_name(node) in _ATOMIC and _on_accelerator(node))
 
 
 def _chooses(node: fx.Node, phases: dict[fx.Node, Phase]) -> bool:

@@ -161,12 +161,6 @@ def is_symbol(node: fx.Node) -> bool:
     return _partitioners.is_sym_node(node)
 
 
-def is_nondeterministic(target: object) -> bool:
-    """Whether an op says of itself that two runs on the same bits may differ."""
-    tag = getattr(torch.Tag, "nondeterministic_bitwise", None)
-    return tag is not None and tag in getattr(target, "tags", ())
-
-
 def is_opaque(node: fx.Node) -> bool:
     """Whether the node's value is an object that torch passes on unseen: a device mesh, a group."""
     known = getattr(_partitioners, "is_opaque_node", None)

@@ -15,9 +15,11 @@ def value(node: fx.Node) -> Any:
     return node.meta.get("val")
 
 
-def describe_copy(node: fx.Node, fake: Any) -> None:
+def describe_copy(node: fx.Node, fake: Any, *, kept: bool) -> None:
     """Mark a node that gcpass added as part of the forward, with its fake value."""
     node.meta = {"val": fake, "partitioner_tag": "is_forward"}
+    if kept:
+        node.meta["recompute"] = _compat.CheckpointPolicy.MUST_SAVE
 
 
 def share(source: fx.Node, target: fx.Node) -> None:

@@ -23,11 +23,13 @@ from gcpass._version import __version__
 from gcpass.fx import _compat
 from gcpass.fx._analyze import Analysis, analyze
 from gcpass.fx._costs import Prices
+from gcpass.fx._failure import write_failure
 from gcpass.fx._graphs import copy_graph
 from gcpass.fx._lower import lower
 from gcpass.fx._options import Options
 from gcpass.fx._preferences import honouring
 from gcpass.fx._verify import counted, plan_checked
+from gcpass.fx._views import clone_mutated_inputs
 
 log = logging.getLogger("gcpass")
 
@@ -54,22 +56,23 @@ class Partitioner(_compat.CustomPartitionerFn):
         original = copy_graph(gm)
         try:
             return self._partition(gm, original, joint_inputs, **kwargs)
-        except UnsupportedGraph as error:
-            if self._options.strict:
-                raise _compat.reach_the_user(error) from error
-            reason = str(error)
         except GcpassError as error:
-            raise _compat.reach_the_user(error) from error
+            if self._options.strict or not isinstance(error, UnsupportedGraph):
+                raise _compat.reach_the_user(error) from error
+            reason, failure = str(error), error
         except Exception as error:
             if self._options.strict:
                 raise
-            reason = f"{type(error).__name__}: {error}"
-            log.debug("planning failed", exc_info=True)
+            reason, failure = f"{type(error).__name__}: {error}", error
+        log.info("planning failed", exc_info=failure)
+        path = write_failure(failure, original, repr(self._options), VERSIONS)
+        report = f"; {path} says more, to be attached to a report" if path is not None else ""
         warnings.warn(
             f"gcpass cannot plan this graph ({reason}); torch's own partitioner takes over, "
-            "and the memory budget is not kept for it",
+            f"and the memory budget is not kept for it{report}",
             stacklevel=2,
         )
+        clone_mutated_inputs(original, kept=True)
         return stock(original, joint_inputs, 1.0, **kwargs)
 
     def _partition(
@@ -79,6 +82,20 @@ class Partitioner(_compat.CustomPartitionerFn):
         joint_inputs: Sequence[object],
         **kwargs: Any,
     ) -> tuple[fx.GraphModule, fx.GraphModule]:
+        modules, plan = self._planned(gm, original, joint_inputs, **kwargs)
+        if log.isEnabledFor(logging.INFO):
+            log.info("%s", plan.summary())
+        if self._on_plan is not None:
+            self._on_plan(plan)
+        return modules
+
+    def _planned(
+        self,
+        gm: fx.GraphModule,
+        original: fx.GraphModule,
+        joint_inputs: Sequence[object],
+        **kwargs: Any,
+    ) -> tuple[tuple[fx.GraphModule, fx.GraphModule], Plan]:
         request, codegen = self._options.request, self._options.codegen
         num_fwd_outputs = kwargs["num_fwd_outputs"]
         static = kwargs.get("static_lifetime_input_indices")
@@ -87,9 +104,7 @@ class Partitioner(_compat.CustomPartitionerFn):
             checked = honouring(
                 analysis, request, lambda a, asked: plan_checked(a, asked, VERSIONS, static)
             )
-            if self._on_plan is not None:
-                self._on_plan(checked.planned.plan)
-            return checked.modules
+            return checked.modules, checked.planned.plan
         analysis, planned = plan_graph(
             gm, num_fwd_outputs, request, self._prices, codegen, self._options.plan
         )
@@ -97,10 +112,8 @@ class Partitioner(_compat.CustomPartitionerFn):
             modules = stock(original, joint_inputs, request.policy.torch_budget, **kwargs)
         else:
             modules = lower(analysis, planned, static)
-        if self._on_plan is not None:
-            counts = codegen == "inductor"
-            self._on_plan(counted(analysis, planned, modules) if counts else planned.plan)
-        return modules
+        counts = codegen == "inductor" and self._on_plan is not None
+        return modules, counted(analysis, planned, modules) if counts else planned.plan
 
     def _chooses(self) -> bool:
         """Whether the optimiser decides, rather than a policy or a stored plan."""
