@@ -43,4 +43,4 @@ def test_case(name: str, budget: float | str | None, request: pytest.FixtureRequ
 
 
 def test_every_name_is_there_once() -> None:
-    assert len(NAMED) == len(CASES)
+    assert len({case.name for case in CASES}) == len(NAMED) == len(CASES)

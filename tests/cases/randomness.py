@@ -49,6 +49,7 @@ def _homogeneous(run: Run, noisy: Callable[[Tensor], Tensor]) -> None:
 def dropout(run: Run) -> None:
     """A mask for each layer, kept; twice in a row, with another mask each time."""
     _check(run, lambda h: F.dropout(F.dropout(h, 0.3).sin(), 0.2))
+    run.plan_keeps(lambda target: "rand" in target, every=False)  # but masks of a byte each
 
 
 @case(like_eager=False)

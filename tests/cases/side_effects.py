@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import partial
 from typing import Any
 
 import torch
@@ -9,7 +10,11 @@ import torch.distributed as dist
 import torch.distributed._functional_collectives as collectives
 from torch import Tensor
 from torch.profiler import ProfilerActivity, profile
-from torch.utils.checkpoint import checkpoint
+from torch.utils.checkpoint import (
+    CheckpointPolicy,
+    checkpoint,
+    create_selective_checkpoint_contexts,
+)
 
 from ._case import Run, case, leaf, plain
 
@@ -163,5 +168,27 @@ def all_gather_in_a_checkpointed_region(run: Run) -> None:
             return torch.tanh(x @ whole).exp() * (x @ w).cos()
 
         return checkpoint(body, x, use_reentrant=False).sin().sum()
+
+    _count_collectives(run, fn, leaf(32, 32), leaf(32, 32, seed=1), each=1)
+
+
+@case(weighs=False)
+def a_collective_that_must_be_recomputed(run: Run) -> None:
+    """MUST_RECOMPUTE on everything in the region, a collective included: still issued once."""
+    _group()
+    group = dist.group.WORLD
+
+    def policy(ctx: Any, op: Any, *args: Any, **kwargs: Any) -> CheckpointPolicy:
+        return CheckpointPolicy.MUST_RECOMPUTE
+
+    context = partial(create_selective_checkpoint_contexts, policy)
+
+    def body(x: Tensor, w: Tensor) -> Tensor:
+        total = collectives.all_reduce(x.sin().detach(), "sum", group)
+        return torch.tanh(total @ w).exp()
+
+    def fn(x: Tensor, w: Tensor) -> Tensor:
+        h = checkpoint(body, x, w, use_reentrant=False, context_fn=context)
+        return (h.sin() * x).sum()
 
     _count_collectives(run, fn, leaf(32, 32), leaf(32, 32, seed=1), each=1)
