@@ -104,7 +104,7 @@ POLICIES = [
 def test_tags_in_any_combination(
     tags: list[CheckpointPolicy], budget: float | str | None, nested: bool
 ) -> None:
-    """Op by op the next tag of a cycle: contradictions within views, tuples and regions included."""
+    """Op by op the next tag of a cycle: views, tuples and regions get contradicting ones."""
 
     def body(run: Run) -> None:
         calls = [0]

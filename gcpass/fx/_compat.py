@@ -344,6 +344,8 @@ def generated_code(
     write = graph.GraphLowering.codegen
 
     def stop(self: Any) -> Any:
+        if isinstance(self, graph.SubgraphLowering):  # the body of a higher-order op
+            return write(self)
         wrapper, _ = write(self)
         raise _Written(
             Generated(
@@ -375,7 +377,8 @@ def generated_code(
 
 def _buffer(graph: Any, buffer: Any) -> Buffer:
     """What Inductor knows of one of its buffers; those of no tensor have no bytes."""
-    nodes = tuple(node.name for node in buffer.get_origins())
+    origins = getattr(buffer, "get_origins", tuple)  # what a collective writes in place has none
+    nodes = tuple(node.name for node in origins())
     aliases = tuple(buffer.get_inputs_that_alias_output())
     dtype = buffer.maybe_get_dtype()
     if dtype is None or buffer.maybe_get_layout() is None:

@@ -94,7 +94,8 @@ def plan_checked(
     else:
         # The smallest peak by the planner's own count, and without recomputing more than once: what
         # Inductor fuses of several runs of one op it computes at once, and holds.
-        tried += [attempt(1, "best", solver) for solver in {request.solver, "segments"}]
+        solvers = dict.fromkeys((request.solver, "segments"))
+        tried += [attempt(1, "best", solver) for solver in solvers]
         best = min(tried, key=lambda c: c.peak_bytes)
     notes = analysis.notes
     if best.peak_bytes > countable:
