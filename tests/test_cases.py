@@ -42,5 +42,32 @@ def test_case(name: str, budget: float | str | None, request: pytest.FixtureRequ
     _expect(case, _judged(name, budget))
 
 
+INDUCTOR = (
+    "scale_bumped_after_use",
+    "dropout_in_a_checkpointed_region",
+    "dequantised_weights",
+    "skip_connections_across_the_whole",
+    "split_with_contradicting_items",
+    "all_gather_in_a_checkpointed_region",
+    "unbacked_choice_of_computed_rows",
+    "outputs_without_gradient",
+    "cond",
+    "a_quantised_weight_as_a_subclass",
+    "top_k_routing",
+)
+
+
+@pytest.mark.inductor
+@pytest.mark.parametrize("name", INDUCTOR)
+def test_case_under_inductor(name: str) -> None:
+    """One of each kind, at half the memory."""
+    (case,) = (c for c in CASES if c.name == name)
+    _expect(case, judge(case, gcpass(0.5, "inductor")))
+
+
+def test_inductor_sees_every_kind() -> None:
+    assert {c.kind for c in CASES if c.name in INDUCTOR} == {c.kind for c in CASES}
+
+
 def test_every_name_is_there_once() -> None:
     assert len({case.name for case in CASES}) == len(NAMED) == len(CASES)
