@@ -11,6 +11,7 @@ from torch import fx
 
 from gcpass._problem import Constraint, Phase, Rule
 from gcpass.fx import _compat, _meta
+from gcpass.fx._call import TORCHS_OWN
 from gcpass.fx._compat import CheckpointPolicy as Policy
 from gcpass.fx._views import base_of, view_root
 
@@ -51,6 +52,12 @@ class Rules:
         ):
             return Constraint(
                 Rule.NEVER_RECOMPUTE, "a higher-order op: its body is not looked into"
+            )
+        if _is_opaque(node):
+            return Constraint(
+                Rule.NEVER_RECOMPUTE,
+                "a custom op: it may be dear, or do what its schema does not say (if it is pure "
+                "and cheap, give it the tag torch.Tag.pointwise)",
             )
         if node in self.choices:
             return Constraint(
@@ -96,6 +103,14 @@ class Rules:
         """Whether torch itself turned a preference into a value to save, between two regions."""
         before = self.tags.get(node)
         return before is Policy.PREFER_RECOMPUTE and not _meta.has_backward_hook(node)
+
+
+def _is_opaque(node: fx.Node) -> bool:
+    """Whether the user registered the operator, and did not declare what it does."""
+    if getattr(node.target, "_schema", None) is None:
+        return False
+    declared = torch.Tag.pointwise in getattr(node.target, "tags", ())
+    return getattr(node.target, "namespace", "") not in TORCHS_OWN and not declared
 
 
 def _is_wait(node: fx.Node) -> bool:

@@ -87,7 +87,7 @@ def spectral_norm(run: Run) -> None:
     run.step(run.compile(model), plain(8, 16), wrt=model, times=2)
 
 
-@case(dtype=torch.float32)
+@case()
 def batch_norm_statistics(run: Run) -> None:
     """Recomputed or not, running statistics move once a step; so does the count of batches."""
     torch.manual_seed(0)

@@ -79,6 +79,18 @@ def opaque_custom_ops_are_called_once(run: Run) -> None:
 
 
 @case()
+def opaque_custom_ops_in_a_deep_stack(run: Run) -> None:
+    """Six layers with one each: keeping their values is dearer than to call them again."""
+
+    def fn(x: Tensor, w: Tensor) -> Tensor:
+        for _ in range(6):
+            x = torch.tanh(opaque(x @ w).exp().cos()) * x.sin()
+        return x.sum()
+
+    _count(run, "opaque", fn, leaf(64, 32), leaf(32, 32, seed=1), each=6)
+
+
+@case()
 def an_op_that_logs_is_called_once(run: Run) -> None:
     """A custom op registered as having an effect keeps its place, once a step."""
     fn = lambda x, w: logged(torch.tanh(logged(x @ w).exp()).sin() @ w).exp().sum()
