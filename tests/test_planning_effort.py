@@ -113,7 +113,7 @@ for budget in (0.7, 0.4):
 
 
 def test_the_plan_does_not_depend_on_hash_seeds() -> None:
-    """Four processes here; 20 seeds were compared once, when this was written."""
+    """Four processes, or as many as GCPASS_TEST_SEEDS says: each takes seconds to import torch."""
     printed = set()
     for seed in range(int(os.environ.get("GCPASS_TEST_SEEDS", "4"))):
         done = subprocess.run(
