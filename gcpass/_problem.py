@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import enum
 from bisect import bisect_left
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 
 
@@ -70,6 +70,7 @@ class Op:
         workspace_nbytes: bytes alive only while it runs, beyond inputs and outputs.
         kernel: how a fusing compiler runs it.
         constraint: a rule on it, or None.
+        preference: the rule that the user would rather have, or None.
         module: the user's module it came from, such as ``"layers.3.mlp"``.
         source: the user's line it came from, such as ``"model.py:41"``.
     """
@@ -84,6 +85,7 @@ class Op:
     workspace_nbytes: int = 0
     kernel: Kernel = Kernel.EXTERN
     constraint: Constraint | None = None
+    preference: Constraint | None = None
     module: str = ""
     source: str = ""
 
@@ -149,6 +151,14 @@ class Problem:
         for index, op in enumerate(self.ops):
             if any(read >= index for read in op.inputs):
                 raise ValueError(f"op {op.name!r} reads an op that runs after it")
+
+    @cached_property
+    def preferring(self) -> Problem | None:
+        """The problem with every preference as a rule; None if nobody prefers anything."""
+        if all(op.preference is None for op in self.ops):
+            return None
+        ops = (replace(op, constraint=op.preference or op.constraint) for op in self.ops)
+        return replace(self, ops=tuple(ops))
 
     @cached_property
     def forward_range(self) -> range:

@@ -23,10 +23,10 @@ FULL: dict[str, Any] = {"policy": "full"}
 def compiled(
     fn: Any, options: dict[str, Any], codegen: str = "eager", **compile_options: Any
 ) -> Any:
-    """``fn`` compiled by gcpass, with nothing left of earlier compilations."""
+    """``fn`` compiled by gcpass, with nothing left of earlier compilations; strictly, as a rule."""
     torch._dynamo.reset()
     torch._dynamo.utils.counters.clear()
-    options = {"codegen": codegen, **options}
+    options = {"codegen": codegen, "strict": True, **options}
     return torch.compile(fn, backend="gcpass", options=options, **compile_options)
 
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import warnings
 from typing import Any
 
 import pytest
@@ -17,8 +16,6 @@ from torch.utils.checkpoint import (
 )
 
 import gcpass
-from gcpass._errors import UnsupportedGraph
-from gcpass.fx import _partitioner
 
 pytestmark = pytest.mark.filterwarnings("ignore:gcpass. memory_budget")
 no_fallback = pytest.mark.filterwarnings("error:gcpass cannot plan")
@@ -131,25 +128,3 @@ def test_graph_breaks(setting: str) -> None:
 
     both = nn.ModuleList([first, second])
     assert_same(gradients(compiled(fn, SETTINGS[setting]), (x,), both), gradients(fn, (x,), both))
-
-
-@pytest.mark.parametrize("failure", [UnsupportedGraph, ZeroDivisionError])
-def test_an_unplannable_graph_falls_back(
-    failure: type[Exception], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Torch's own partition takes over, one warning says why, training goes on."""
-
-    def refuse(*args: Any, **kwargs: Any) -> Any:
-        raise {"UnsupportedGraph": UnsupportedGraph}.get(failure, ZeroDivisionError)(
-            "a test's wish"
-        )
-
-    monkeypatch.setattr(_partitioner, "analyze", refuse)
-    model, x = small_mlp(), torch.randn(8, 16)
-    fn = lambda x: model(x).square().mean()
-    with warnings.catch_warnings(record=True) as caught:
-        warnings.simplefilter("always")
-        got = gradients(compiled(fn, {"memory_budget": "1KiB"}), (x,), model)
-    (warning,) = [str(w.message) for w in caught if "gcpass" in str(w.message)]
-    assert "a test's wish" in warning and "budget" in warning
-    assert_same(got, gradients(fn, (x,), model))

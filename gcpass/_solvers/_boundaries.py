@@ -11,10 +11,12 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
+from itertools import pairwise
 
 from gcpass._problem import Problem
 
 _NEIGHBOURS = 3  # positions on either side that a boundary is compared with, at first
+_GAP = 4  # times as far apart as if spread evenly, boundaries may stand
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,7 +38,8 @@ def find_boundaries(problem: Problem, limit: int) -> list[Boundary]:
     """Up to ``limit`` positions where locally the fewest bytes cross, in forward order.
 
     Where there are more, each is compared with more of its neighbours: so identical layers keep
-    boundaries at the same places, and their segments stay identical too.
+    boundaries at the same places, and their segments stay identical too. Not with so many that a
+    narrow place leaves none for long around it: then every other one is dropped.
 
     The two ends of the forward range, which nothing crosses, are not listed.
     """
@@ -45,7 +48,10 @@ def find_boundaries(problem: Problem, limit: int) -> list[Boundary]:
     found = _valleys(positions, neighbours)
     while len(found) > limit and neighbours < len(positions):
         neighbours *= 2
-        found = _valleys(positions, neighbours)
+        wider = _valleys(positions, neighbours)
+        if _widest_gap(positions, wider) > _GAP * len(positions) // limit:
+            break
+        found = wider
     return _spread(found, limit)
 
 
@@ -80,6 +86,13 @@ def _valleys(boundaries: list[Boundary], neighbours: int) -> list[Boundary]:
         if all(here.nbytes <= other.nbytes for other in around):
             found.append(here)
     return found
+
+
+def _widest_gap(positions: list[Boundary], found: list[Boundary]) -> int:
+    """The most positions in a row without a boundary."""
+    chosen = {b.position for b in found}
+    places = [-1, *(i for i, p in enumerate(positions) if p.position in chosen), len(positions)]
+    return max(b - a for a, b in pairwise(places))
 
 
 def _spread(boundaries: list[Boundary], limit: int) -> list[Boundary]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import operator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import torch
 from torch import fx
@@ -13,7 +13,8 @@ from gcpass._problem import Op, Phase, Problem, Storage
 from gcpass._units import PICOSECONDS
 from gcpass.fx import _compat, _meta
 from gcpass.fx._call import block_nbytes, call_of, elements_nbytes, packet_name
-from gcpass.fx._constraints import constraint
+from gcpass.fx._choices import drifting_choices
+from gcpass.fx._constraints import Rules
 from gcpass.fx._costs import Prices
 from gcpass.fx._devices import device_of
 from gcpass.fx._kernels import kernel
@@ -45,6 +46,11 @@ class Analysis:
     num_fwd_outputs: int
     notes: tuple[str, ...] = ()
 
+    def preferring(self) -> Analysis | None:
+        """The same under the user's preferences; None if there are none."""
+        problem = self.problem.preferring
+        return None if problem is None else replace(self, problem=problem)
+
     def index_of(self) -> dict[str, int]:
         return {node.name: index for index, node in enumerate(self.nodes)}
 
@@ -64,11 +70,14 @@ def analyze(joint: fx.GraphModule, num_fwd_outputs: int, prices: Prices, codegen
     Raises:
         UnsupportedGraph: the graph holds something the planner cannot reason about.
     """
-    joint = _compat.clean_user_tags(_compat.clean_graph(joint))
+    joint = _compat.clean_graph(joint)
+    tags = {node: _meta.checkpoint_policy(node) for node in joint.graph.nodes}
+    joint = _compat.clean_user_tags(joint)
     clone_mutated_inputs(joint)
     phases = classify(joint, num_fwd_outputs)
     order = running_order(joint, phases)
-    problem = _Builder(joint, order, phases, num_fwd_outputs, prices, codegen).build()
+    rules = Rules(mutated_inputs(joint), drifting_choices(order, phases, codegen), tags)
+    problem = _Builder(joint, order, phases, num_fwd_outputs, prices, codegen, rules).build()
     return Analysis(joint, problem, tuple(order), num_fwd_outputs, prices.finish())
 
 
@@ -83,6 +92,7 @@ class _Builder:
         num_fwd_outputs: int,
         prices: Prices,
         codegen: str,
+        rules: Rules,
     ) -> None:
         self.joint, self.order, self.phases = joint, order, phases
         self.outputs, self.gradients = output_nodes(joint, num_fwd_outputs)
@@ -91,7 +101,7 @@ class _Builder:
         self.traffic = loop_traffic(order) if fuses else {}
         self.workspaces_count = prices.device == "cpu" == device_of(map(_meta.value, order)).type
         self.index = {node: i for i, node in enumerate(order)}
-        self.mutated = mutated_inputs(joint)
+        self.rules = rules
         self.storages: list[Storage] = []
         self.values: dict[fx.Node, tuple[int, ...]] = {}  # storages of each node's value
 
@@ -111,7 +121,8 @@ class _Builder:
     def _op(self, index: int, node: fx.Node) -> Op:
         phase = self.phases[node]
         value = _meta.value(node)
-        self._check_value(node, value)
+        if not _compat.is_opaque(node):
+            self._check_value(node, value)
         produces = self._place(index, node, value)
         cost = traffic = workspace = 0
         if node.op == "call_function" and produces and node.target is not operator.getitem:
@@ -132,7 +143,8 @@ class _Builder:
             traffic_picoseconds=traffic,
             workspace_nbytes=workspace,
             kernel=kernel(node),
-            constraint=constraint(node, phase, self.mutated),
+            constraint=self.rules.constraint(node, phase),
+            preference=self.rules.preference(node, phase),
             module=module,
             source=source,
         )
@@ -171,7 +183,8 @@ class _Builder:
                 self._store(index, block_nbytes(item), None) for item in value
             )
             return any(isinstance(item, torch.Tensor) for item in value)
-        if isinstance(value, torch.Tensor) or _compat.is_symbol(node):
+        no_tensor = _compat.is_symbol(node) or _compat.is_opaque(node)
+        if isinstance(value, torch.Tensor) or no_tensor:
             size = (
                 result_nbytes(node, value)
                 if self.workspaces_count and self.codegen == "eager"

@@ -162,10 +162,17 @@ def is_symbol(node: fx.Node) -> bool:
     return _partitioners.is_sym_node(node)
 
 
+def is_opaque(node: fx.Node) -> bool:
+    """Whether the node's value is an object that torch passes on unseen: a device mesh, a group."""
+    known = getattr(_partitioners, "is_opaque_node", None)
+    return known is not None and known(node)
+
+
 def extract_modules(
     joint: fx.GraphModule,
     saved_values: list[fx.Node],
     saved_symbols: list[fx.Node],
+    saved_objects: list[fx.Node],
     num_fwd_outputs: int,
     static_lifetime_input_indices: list[int] | None,
 ) -> tuple[fx.GraphModule, fx.GraphModule]:
@@ -181,7 +188,7 @@ def extract_modules(
             p for i, p in enumerate(primals) if i in static
         )
     if "saved_opaque_nodes" in known:
-        arguments["saved_opaque_nodes"] = []
+        arguments["saved_opaque_nodes"] = saved_objects
     return _partitioners._extract_fwd_bwd_modules(
         joint, saved_values, saved_sym_nodes=saved_symbols, **arguments
     )
@@ -258,14 +265,6 @@ def outside_modes() -> Iterator[None]:
         yield
 
 
-def memory_events(profiler: torch.profiler.profile) -> Iterator[int]:
-    """Bytes of each allocation (positive) and free (negative) that the profiler saw, in order."""
-    results = profiler.profiler.kineto_results if profiler.profiler else None
-    for event in results.events() if results else ():
-        if event.name() == "[memory]":
-            yield event.nbytes()  # pyright: ignore[reportAttributeAccessIssue]
-
-
 @contextlib.contextmanager
 def converting_by_replacement() -> Iterator[None]:
     """Let ``module.to(...)`` put new parameters into modules, tied ones once.
@@ -301,8 +300,7 @@ def converting_by_replacement() -> Iterator[None]:
 
 def trace_artifact(name: str, encoding: str, payload: Callable[[], str]) -> None:
     """Put a text into torch's structured trace; it is made only if one is written."""
-    described = {"name": name, "encoding": encoding}
-    trace_structured("artifact", metadata_fn=lambda: described, payload_fn=payload)
+    trace_structured("artifact", lambda: {"name": name, "encoding": encoding}, payload_fn=payload)
 
 
 class _Written(BaseException):
@@ -347,6 +345,8 @@ def generated_code(
     write = graph.GraphLowering.codegen
 
     def stop(self: Any) -> Any:
+        if isinstance(self, graph.SubgraphLowering):  # the body of a higher-order op
+            return write(self)
         wrapper, _ = write(self)
         raise _Written(
             Generated(
@@ -378,7 +378,8 @@ def generated_code(
 
 def _buffer(graph: Any, buffer: Any) -> Buffer:
     """What Inductor knows of one of its buffers; those of no tensor have no bytes."""
-    nodes = tuple(node.name for node in buffer.get_origins())
+    origins = getattr(buffer, "get_origins", tuple)  # what a collective writes in place has none
+    nodes = tuple(node.name for node in origins())
     aliases = tuple(buffer.get_inputs_that_alias_output())
     dtype = buffer.maybe_get_dtype()
     if dtype is None or buffer.maybe_get_layout() is None:

@@ -34,12 +34,11 @@ import torch
 
 from gcpass._hardware import Hardware
 from gcpass.fx import _compat
-from gcpass.fx._call import Call, elements, elements_nbytes
+from gcpass.fx._call import TORCHS_OWN, Call, elements, elements_nbytes
 from gcpass.fx._flops import arithmetic, flops, work
 
 UNKNOWN_FACTOR = 10  # a custom op is taken to do this much more than read and write its operands
 
-_KNOWN_NAMESPACES = ("aten", "prims", "prim", "inductor_prims", "_c10d_functional", "quantized")
 _FLOAT8 = "float8"
 
 
@@ -151,7 +150,7 @@ def _operands_nbytes(call: Call, count: int | None) -> int:
     """Bytes in and out, times `UNKNOWN_FACTOR` for an op that nobody knows."""
     nbytes = elements_nbytes(call.value)
     nbytes += sum(map(elements_nbytes, (*call.arguments, *call.keywords.values())))
-    known = count is not None or getattr(call.node.target, "namespace", "") in _KNOWN_NAMESPACES
+    known = count is not None or getattr(call.node.target, "namespace", "") in TORCHS_OWN
     return nbytes if known else UNKNOWN_FACTOR * nbytes
 
 

@@ -39,9 +39,15 @@ def lower(
     evaluation = planned.evaluation
     saved = [analysis.nodes[op] for op in _passed_on(analysis, planned.kept, evaluation)]
     symbols = [n for n in saved if _compat.is_symbol(n)]
-    values = [n for n in saved if not _compat.is_symbol(n)]
+    objects = [n for n in saved if _compat.is_opaque(n)]
+    values = [n for n in saved if not (_compat.is_symbol(n) or _compat.is_opaque(n))]
     forward, backward = _compat.extract_modules(
-        analysis.joint, values, symbols, analysis.num_fwd_outputs, static_lifetime_input_indices
+        analysis.joint,
+        values,
+        symbols,
+        objects,
+        analysis.num_fwd_outputs,
+        static_lifetime_input_indices,
     )
     drop_unkept_clones(forward)
     names = [node.name for node in analysis.nodes]

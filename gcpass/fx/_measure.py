@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import statistics
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -221,7 +221,15 @@ def drop_gradients(leaves: Sequence[torch.Tensor]) -> None:
 def _running_maximum(profiler: profile) -> int:
     """The highest running sum of the profiler's allocations and frees, in bytes."""
     alive = highest = 0
-    for nbytes in _compat.memory_events(profiler):
+    for nbytes in memory_events(profiler):
         alive += nbytes
         highest = max(highest, alive)
     return highest
+
+
+def memory_events(profiler: profile) -> Iterator[int]:
+    """Bytes of each allocation (positive) and free (negative) that the profiler saw, in order."""
+    results = profiler.profiler.kineto_results if profiler.profiler else None
+    for event in results.events() if results else ():
+        if event.name() == "[memory]":
+            yield event.nbytes()  # pyright: ignore[reportAttributeAccessIssue]

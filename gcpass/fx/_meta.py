@@ -15,9 +15,11 @@ def value(node: fx.Node) -> Any:
     return node.meta.get("val")
 
 
-def describe_copy(node: fx.Node, fake: Any) -> None:
+def describe_copy(node: fx.Node, fake: Any, *, kept: bool) -> None:
     """Mark a node that gcpass added as part of the forward, with its fake value."""
     node.meta = {"val": fake, "partitioner_tag": "is_forward"}
+    if kept:
+        node.meta["recompute"] = _compat.CheckpointPolicy.MUST_SAVE
 
 
 def share(source: fx.Node, target: fx.Node) -> None:
@@ -42,14 +44,15 @@ def inputs_mutated_after_the_graph(joint: fx.GraphModule) -> set[fx.Node]:
     }
 
 
-def must_save(node: fx.Node) -> bool:
-    """Whether the user's checkpointing policy says to save the node's value."""
-    return node.meta.get("recompute") == _compat.CheckpointPolicy.MUST_SAVE
+def checkpoint_policy(node: fx.Node) -> _compat.CheckpointPolicy | None:
+    """What the user's checkpointing says of the node's value; None if it says nothing."""
+    policy = node.meta.get("recompute")
+    return policy if isinstance(policy, _compat.CheckpointPolicy) else None
 
 
-def must_recompute(node: fx.Node) -> bool:
-    """Whether the user's checkpointing says to recompute the node's value."""
-    return node.meta.get("recompute") == _compat.CheckpointPolicy.MUST_RECOMPUTE
+def has_backward_hook(node: fx.Node) -> bool:
+    """Whether a hook of the backward wants the node's value as the forward left it."""
+    return bool(node.meta.get("has_backward_hook", False))
 
 
 def origin(node: fx.Node) -> tuple[str, str]:

@@ -34,6 +34,7 @@ _OWN = (
     "codegen",
     "report",
     "plan",
+    "strict",
 )
 
 
@@ -49,6 +50,7 @@ class Options:
         report: ``"text"`` (to standard error), a file's path (a page if it ends in ``.html``, or
             else JSON), or None.
         plan: a stored plan to follow, or None.
+        strict: whether a graph that cannot be planned is an error.
         inductor: options passed on to Inductor.
     """
 
@@ -58,6 +60,7 @@ class Options:
     reserve_bytes: int | None = None
     report: str | None = None
     plan: Plan | None = None
+    strict: bool = False
     inductor: Mapping[str, Any] = field(default_factory=dict)
 
 
@@ -94,6 +97,7 @@ def read_options(options: Mapping[str, Any] | None, mode: str | None = None) -> 
         reserve_bytes=_read_reserve(own.get("reserve")),
         report=_read_report(own.get("report", os.environ.get("GCPASS_REPORT"))),
         plan=_read_plan(own.get("plan")),
+        strict=_read_strict(own.get("strict", False)),
         inductor={**(_compat.inductor_options(mode) if mode else {}), **given},
     )
 
@@ -167,6 +171,12 @@ def _read_plan(value: object) -> Plan | None:
         except OSError as error:
             raise OptionError(f"plan={text!r} cannot be read: {error.strerror}") from error
     raise OptionError(f"plan={value!r} must be a gcpass.Plan, its JSON text, or a file's path")
+
+
+def _read_strict(value: object) -> bool:
+    if not isinstance(value, bool):
+        raise OptionError(f"strict={value!r} must be True or False")
+    return value
 
 
 # -- memory_budget="auto" -----------------------------------------------------------------------

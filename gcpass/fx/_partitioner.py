@@ -25,11 +25,14 @@ from gcpass._version import __version__
 from gcpass.fx import _compat
 from gcpass.fx._analyze import Analysis, analyze
 from gcpass.fx._costs import Prices
+from gcpass.fx._failure import write_failure
 from gcpass.fx._graphs import copy_graph
 from gcpass.fx._lower import lower
 from gcpass.fx._options import Options
+from gcpass.fx._preferences import honouring
 from gcpass.fx._trace import trace_plan
 from gcpass.fx._verify import counted, plan_checked
+from gcpass.fx._views import clone_mutated_inputs
 from gcpass.policies import Policy, ruled
 
 log = logging.getLogger("gcpass")
@@ -57,18 +60,23 @@ class Partitioner(_compat.CustomPartitionerFn):
         original = copy_graph(gm)
         try:
             return self._partition(gm, original, joint_inputs, **kwargs)
-        except UnsupportedGraph as error:
-            reason = str(error)
         except GcpassError as error:
-            raise _compat.reach_the_user(error) from error
+            if self._options.strict or not isinstance(error, UnsupportedGraph):
+                raise _compat.reach_the_user(error) from error
+            reason, failure = str(error), error
         except Exception as error:
-            reason = f"{type(error).__name__}: {error}"
-            log.debug("planning failed", exc_info=True)
+            if self._options.strict:
+                raise
+            reason, failure = f"{type(error).__name__}: {error}", error
+        log.info("planning failed", exc_info=failure)
+        path = write_failure(failure, original, repr(self._options), VERSIONS)
+        report = f"; {path} says more, to be attached to a report" if path is not None else ""
         warnings.warn(
             f"gcpass cannot plan this graph ({reason}); torch's own partitioner takes over, "
-            "and the memory budget is not kept for it",
+            f"and the memory budget is not kept for it{report}",
             stacklevel=2,
         )
+        clone_mutated_inputs(original, kept=True)
         return stock(original, joint_inputs, 1.0, **kwargs)
 
     def _partition(
@@ -78,15 +86,31 @@ class Partitioner(_compat.CustomPartitionerFn):
         joint_inputs: Sequence[object],
         **kwargs: Any,
     ) -> tuple[fx.GraphModule, fx.GraphModule]:
+        modules, evaluator, planned = self._planned(gm, original, joint_inputs, **kwargs)
+        if log.isEnabledFor(logging.INFO):
+            log.info("%s", explained(evaluator, planned).summary())
+        if self._on_plan is not None:
+            describe = detailed if self._options.report not in (None, "text") else explained
+            self._on_plan(describe(evaluator, planned))
+        trace_plan(lambda: explained(evaluator, planned))
+        return modules
+
+    def _planned(
+        self,
+        gm: fx.GraphModule,
+        original: fx.GraphModule,
+        joint_inputs: Sequence[object],
+        **kwargs: Any,
+    ) -> tuple[tuple[fx.GraphModule, fx.GraphModule], Evaluator, Planned]:
         request, codegen = self._options.request, self._options.codegen
         num_fwd_outputs = kwargs["num_fwd_outputs"]
         static = kwargs.get("static_lifetime_input_indices")
         if self._chooses() and codegen == "inductor" and request.budget != NO_BUDGET:
             analysis = analyze_graph(gm, num_fwd_outputs, self._prices, codegen, request.policy)
-            evaluator = Evaluator(analysis.problem)
-            checked = plan_checked(analysis, evaluator, request, VERSIONS, static)
-            self._tell(evaluator, checked.planned)
-            return checked.modules
+            analysis, checked = honouring(
+                analysis, request, lambda a, asked: (a, plan_checked(a, asked, VERSIONS, static))
+            )
+            return checked.modules, Evaluator(analysis.problem), checked.planned
         analysis, evaluator, planned = plan_graph(
             gm, num_fwd_outputs, request, self._prices, codegen, self._options.plan
         )
@@ -96,15 +120,7 @@ class Partitioner(_compat.CustomPartitionerFn):
             modules = lower(analysis, planned, static)
         if self._on_plan is not None and codegen == "inductor":
             planned = replace(planned, plan=counted(analysis, planned, modules))
-        self._tell(evaluator, planned)
-        return modules
-
-    def _tell(self, evaluator: Evaluator, planned: Planned) -> None:
-        """Hand the plan to whoever asked for it."""
-        if self._on_plan is not None:
-            describe = detailed if self._options.report not in (None, "text") else explained
-            self._on_plan(describe(evaluator, planned))
-        trace_plan(lambda: explained(evaluator, planned))
+        return modules, evaluator, planned
 
     def _chooses(self) -> bool:
         """Whether the optimiser decides, rather than a policy or a stored plan."""
@@ -150,13 +166,22 @@ def plan_graph(
     torch_budget = request.policy.torch_budget if request.policy else None
     stock_source = copy_graph(joint) if torch_budget is not None else None
     analysis = analyze_graph(joint, num_fwd_outputs, prices, codegen, request.policy)
-    evaluator = Evaluator(analysis.problem)
     if stored is not None:
+        evaluator = Evaluator(analysis.problem)
         return analysis, evaluator, replay(evaluator, stored)
+    if request.policy is None or not request.policy.fixed:
+        return honouring(analysis, request, _made)
     stocks = None
     if stock_source is not None and torch_budget is not None:
         stocks = run_stock(stock_source, analysis, torch_budget)
-    planned = make_plan(evaluator, request, stock=stocks, versions=VERSIONS, notes=analysis.notes)
+    return _made(analysis, request, stocks)
+
+
+def _made(
+    analysis: Analysis, request: Request, stock: StockPartition | None = None
+) -> tuple[Analysis, Evaluator, Planned]:
+    evaluator = Evaluator(analysis.problem)
+    planned = make_plan(evaluator, request, stock=stock, versions=VERSIONS, notes=analysis.notes)
     return analysis, evaluator, planned
 
 

@@ -54,7 +54,6 @@ class Checked:
 
 def plan_checked(
     analysis: Analysis,
-    evaluator: Evaluator,
     request: Request,
     versions: dict[str, str],
     static_lifetime_input_indices: list[int] | None,
@@ -64,6 +63,7 @@ def plan_checked(
     Raises:
         InfeasibleBudget: no round's plan is, and the request says to raise.
     """
+    evaluator = Evaluator(analysis.problem)
     budget = resolve_budget(evaluator, request)
     assert budget is not None
 
@@ -94,7 +94,8 @@ def plan_checked(
     else:
         # The smallest peak by the planner's own count, and without recomputing more than once: what
         # Inductor fuses of several runs of one op it computes at once, and holds.
-        tried += [attempt(1, "best", solver) for solver in {request.solver, "segments"}]
+        solvers = dict.fromkeys((request.solver, "segments"))
+        tried += [attempt(1, "best", solver) for solver in solvers]
         best = min(tried, key=lambda c: c.peak_bytes)
     notes = analysis.notes
     if best.peak_bytes > countable:

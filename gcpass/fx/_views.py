@@ -77,12 +77,16 @@ def view_root(node: fx.Node) -> fx.Node:
     return node
 
 
-def clone_mutated_inputs(joint: fx.GraphModule) -> None:
+def clone_mutated_inputs(joint: fx.GraphModule, *, kept: bool = False) -> None:
     """Let everything that reads an input before its mutation read a copy of it.
 
     torch's partitioner re-reads such an input in the backward, after the mutation, and returns
     wrong gradients (pytorch#197039). The copy can be kept; where a plan does not keep it,
     `drop_unkept_clones` takes it out of the forward again.
+
+    Args:
+        joint: the graph.
+        kept: tell torch's own partitioner to keep the copies.
     """
     order = {node: position for position, node in enumerate(joint.graph.nodes)}
     for node in mutated_inputs(joint):
@@ -92,7 +96,7 @@ def clone_mutated_inputs(joint: fx.GraphModule) -> None:
         with joint.graph.inserting_before(min(readers, key=lambda reader: order[reader])):
             copy = joint.graph.call_function(aten.clone.default, (node,))
         copy.name = f"{node.name}{_CLONE_SUFFIX}"
-        _meta.describe_copy(copy, aten.clone.default(_meta.value(node)))
+        _meta.describe_copy(copy, aten.clone.default(_meta.value(node)), kept=kept)
         for user in readers:
             user.replace_input_with(node, copy)
     joint.recompile()

@@ -1,0 +1,61 @@
+"""The user's preferences (`PREFER_SAVE`, `PREFER_RECOMPUTE`): rules as long as the budget allows.
+
+Plain `torch.utils.checkpoint` prefers to recompute all of its region. So a plan is made under all
+preferences first; only if none of those keeps the budget, without any of them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+from typing import TypeVar
+
+from gcpass._budget import NO_BUDGET, Budget
+from gcpass._errors import InfeasibleBudget, UnsupportedGraph
+from gcpass._evaluate import Evaluator
+from gcpass._planning import Request, resolve_budget
+from gcpass.fx._analyze import Analysis
+
+T = TypeVar("T")
+
+_HONOURED = "the user's checkpointing is followed for {} values that it would rather {}"
+_LET_GO = "the user's checkpointing preferences are not followed: no such plan keeps the budget"
+
+
+def honouring(analysis: Analysis, request: Request, plan: Callable[[Analysis, Request], T]) -> T:
+    """What ``plan`` makes of a graph under the user's preferences, if it keeps the budget so.
+
+    Args:
+        analysis: of the graph.
+        request: what is asked for; a fraction is of the fastest plan without any preference.
+        plan: plans an analyzed graph.
+
+    Returns:
+        The plan, whose notes say what became of the preferences.
+
+    Raises:
+        InfeasibleBudget: no plan keeps the budget, and the request says to raise.
+    """
+    preferring = analysis.preferring()
+    if preferring is None:
+        return plan(analysis, request)
+    if request.budget != NO_BUDGET:
+        nbytes = resolve_budget(Evaluator(analysis.problem), request)
+        request = replace(request, budget=Budget(nbytes=nbytes))
+    try:
+        return plan(_noted(preferring, *_said(analysis)), replace(request, on_infeasible="error"))
+    except (InfeasibleBudget, UnsupportedGraph):
+        return plan(_noted(analysis, _LET_GO), request)
+
+
+def _said(analysis: Analysis) -> list[str]:
+    rules = [op.preference.rule for op in analysis.problem.ops if op.preference is not None]
+    counts = {rule: rules.count(rule) for rule in dict.fromkeys(rules)}
+    return [
+        _HONOURED.format(count, "save" if rule.name == "KEEP" else "recompute")
+        for rule, count in counts.items()
+    ]
+
+
+def _noted(analysis: Analysis, *notes: str) -> Analysis:
+    return replace(analysis, notes=(*analysis.notes, *notes))

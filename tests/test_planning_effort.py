@@ -1,0 +1,127 @@
+"""Planning takes about as much work as there are ops, and gives the same plan in every process."""
+
+from __future__ import annotations
+
+import cProfile
+import os
+import subprocess
+import sys
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+import torch
+from _oracle import _searching_little
+from torch import Tensor
+
+from gcpass._budget import Budget
+from gcpass._evaluate import Evaluator
+from gcpass._planning import Request, make_plan
+from gcpass.fx._capture import capture
+from gcpass.fx._partitioner import analyze_graph
+from gcpass.fx._prices import find_prices
+
+
+def _pairwise(n: int) -> tuple[Callable[..., Tensor], list[Tensor]]:
+    """Every pair of n inputs is multiplied, and all products are added."""
+    xs = [torch.ones(4, requires_grad=True) for _ in range(n)]
+
+    def fn(*xs: Tensor) -> Tensor:
+        total = torch.zeros(4)
+        for i, x in enumerate(xs):
+            for y in xs[:i]:
+                total = total + torch.sin(x * y)
+        return total.sum()
+
+    return fn, xs
+
+
+def _many_users(n: int) -> tuple[Callable[..., Tensor], list[Tensor]]:
+    """One value read by n ops."""
+
+    def fn(x: Tensor) -> Tensor:
+        h = x.exp()
+        return torch.stack([torch.sin(h * i) for i in range(n)]).sum()
+
+    return fn, [torch.ones(16, requires_grad=True)]
+
+
+def _recurrent(n: int) -> tuple[Callable[..., Tensor], list[Tensor]]:
+    """A recurrent network unrolled over n steps."""
+    w, u = (torch.ones(8, 8, requires_grad=True) for _ in range(2))
+
+    def fn(w: Tensor, u: Tensor, x: Tensor) -> Tensor:
+        h = torch.zeros(2, 8)
+        for t in range(n):
+            h = torch.tanh(h @ w + x[t] @ u)
+        return h.sum()
+
+    return fn, [w, u, torch.ones(n, 2, 8)]
+
+
+def _chain(n: int) -> tuple[Callable[..., Tensor], list[Tensor]]:
+    """n elementwise ops one after the other."""
+
+    def fn(x: Tensor) -> Tensor:
+        for _ in range(n):
+            x = torch.sin(x)
+        return x.sum()
+
+    return fn, [torch.ones(16, requires_grad=True)]
+
+
+def _work(program: tuple[Callable[..., Tensor], list[Tensor]]) -> tuple[int, int]:
+    """How many ops the joint graph has, and how many calls Python makes to plan it."""
+    torch._dynamo.reset()
+    fn, args = program
+    captured = capture(fn, args, None, "eager")
+    prices = find_prices("reference", torch.device("cpu"))
+    request = Request(budget=Budget(fraction=0.5), on_infeasible="best", solver="segments")
+    profiler = cProfile.Profile()
+    with _searching_little():
+        profiler.enable()
+        analysis = analyze_graph(captured.joint, captured.num_fwd_outputs, prices, "eager")
+        make_plan(Evaluator(analysis.problem), request, warn=False)
+        profiler.disable()
+    stats: Any = profiler.getstats()
+    return len(analysis.problem.ops), sum(entry.callcount for entry in stats)
+
+
+@pytest.mark.parametrize(
+    ("program", "small", "large"),
+    [(_pairwise, 16, 32), (_many_users, 100, 400), (_recurrent, 50, 200), (_chain, 300, 1200)],
+)
+def test_work_grows_with_the_number_of_ops(program: Any, small: int, large: int) -> None:
+    """Calls of Python a plan takes, an op: no more than twice as many in a graph four times as
+    large. (The logarithms of sorting and searching count for some of that.)"""
+    (ops, calls), (more_ops, more_calls) = _work(program(small)), _work(program(large))
+    assert more_ops > 3 * ops
+    assert more_calls / more_ops < 2 * calls / ops
+
+
+PROGRAM = """
+import sys, torch, gcpass
+sys.path.insert(0, "tests")
+from _training import small_mlp
+model = small_mlp()
+fn = lambda x: torch.nn.functional.dropout(model(x), 0.1).square().mean()
+for budget in (0.7, 0.4):
+    plan = gcpass.plan(fn, (torch.randn(64, 16),), codegen="eager", memory_budget=budget,
+                       on_infeasible="best", solver="segments")
+    print(plan.kept, plan.predicted_peak_bytes, plan.graph)
+"""
+
+
+def test_the_plan_does_not_depend_on_hash_seeds() -> None:
+    """Four processes, or as many as GCPASS_TEST_SEEDS says: each takes seconds to import torch."""
+    printed = set()
+    for seed in range(int(os.environ.get("GCPASS_TEST_SEEDS", "4"))):
+        done = subprocess.run(
+            [sys.executable, "-W", "ignore", "-c", PROGRAM],
+            capture_output=True,
+            text=True,
+            check=True,
+            env={**os.environ, "PYTHONHASHSEED": str(seed)},
+        )
+        printed.add(done.stdout)
+    assert len(printed) == 1
