@@ -47,9 +47,9 @@ class Quantized(nn.Module):
         self.register_buffer("superscales", torch.zeros(supers, dtype=torch.float32))
         # One for the backward, too: with the same operands, what both directions have in common
         # would be one expression, and its value kept from one to the other.
-        self.register_buffer("superscales_backward", self.superscales.clone())
+        self.register_buffer("superscales_backward", torch.zeros(supers, dtype=torch.float32))
         self.register_buffer("codebook", torch.tensor(_NF4, dtype=torch.float32))
-        self.register_buffer("codebook_backward", self.codebook.clone())
+        self.register_buffer("codebook_backward", torch.tensor(_NF4, dtype=torch.float32))
         self.register_buffer("bias", None if linear.bias is None else linear.bias.detach())
         # Models ask their layers' weights for the data type to convert to.
         self.register_buffer("weight", linear.weight.new_empty(0))
