@@ -8,6 +8,9 @@ stretch has a layer, and a place in its window. One window in the middle is repe
     inputs, forward     ... w-1  w  w+1 ...   becomes   ... w-1  w  w'  w''  w+1 ...
     backward            ... w+1  w  w-1 ...   becomes   ... w+1  w'' w' w  w-1 ...
 
+(What the backward makes of inputs alone, as 4-bit weights dequantised again, stands at the end of
+the forward in the backward's order: a section of its own.)
+
 Where an op reads one of its own or of a neighbouring layer, its copy reads that of the copy's layer
 or of its neighbour; what it reads of anywhere else is the same for all layers.
 
@@ -24,7 +27,7 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass, replace
 from functools import cached_property
 
-from gcpass._problem import Op, Problem, Storage
+from gcpass._problem import Op, Phase, Problem, Storage
 
 _NUMBER = re.compile(r"\.(\d+)")
 
@@ -65,7 +68,7 @@ def extender(small: Problem, larger: Problem) -> Extend | None:
     """
     pairs = tuple(zip(_sections(small), _sections(larger), strict=True))
     periods = tuple(len(b) - len(a) for a, b in pairs)
-    if min(periods) < 1:
+    if min(periods) < 0 or not all(periods[i] for i in (0, 1, 3)):
         return None
     layers = _Layers.find(small, periods)
     if layers is None or not alike(layers.deeper(small, 1), larger):
@@ -103,23 +106,29 @@ def _wiring(problem: Problem) -> int:
     return hash(tuple((op.target, op.phase, op.inputs, op.storages) for op in problem.ops))
 
 
-def _sections(problem: Problem) -> tuple[range, range, range]:
+def _sections(problem: Problem) -> tuple[range, range, range, range]:
+    """Inputs; the forward; what only the backward reads, after it; the backward."""
     forward = problem.forward_range
-    return range(forward.start), forward, problem.backward_range
+    last = max((op for op in forward if problem.ops[op].phase is Phase.FORWARD), default=-1)
+    own, tail = range(forward.start, last + 1), range(last + 1, forward.stop)
+    return range(forward.start), own, tail, problem.backward_range
 
 
 @dataclass(frozen=True)
 class _Layers:
-    """The windows of the three sections, and which layer each is.
+    """The windows of the sections, and which layer each is.
 
     The layer of a window is its number in the forward; of the inputs, that plus a constant, for
-    layers read their parameters in turn; of the backward, a constant minus that.
+    layers read their parameters in turn; of the backward, and of what stands after the forward
+    for it, a constant minus that.
     """
 
     inputs: _Section
     forward: _Section
+    tail: _Section
     backward: _Section
     inputs_layer: int
+    tail_layer: int
     backward_layer: int
     repeated: int
 
@@ -131,8 +140,9 @@ class _Layers:
         ]
         if any(section is None for section in found):
             return None
-        inputs, forward, backward = found
+        inputs, forward, tail, backward = found
         assert inputs is not None
+        assert tail is not None
         assert forward is not None
         assert backward is not None
         shifts, sums = Counter[int](), Counter[int]()
@@ -148,19 +158,32 @@ class _Layers:
         if not shifts or not sums:
             return None
         shift, total = shifts.most_common(1)[0][0], sums.most_common(1)[0][0]
+        ahead = Counter(
+            shift + window + own
+            for op in tail.ops
+            for window in map(inputs.window, problem.ops[op].inputs)
+            if window is not None and (own := tail.window(op)) is not None
+        )
+        first = ahead.most_common(1)[0][0] if ahead else 0
         low = max(shift, 0, total - backward.count + 1)
         high = min(inputs.count - 1 + shift, forward.count - 1, total)
+        if tail.count:
+            low, high = max(low, first - tail.count + 1), min(high, first)
         if high - low < 2:  # no layer with two neighbours
             return None
-        return cls(inputs, forward, backward, shift, total, (low + high) // 2)
+        return cls(inputs, forward, tail, backward, shift, first, total, (low + high) // 2)
 
     def layer(self, op: int) -> int | None:
         """The layer that an op belongs to; None outside the windows."""
         if op in self.forward.ops:
             return self.forward.window(op)
-        if op in self.backward.ops:
-            window = self.backward.window(op)
-            return None if window is None else self.backward_layer - window
+        for section, first in (
+            (self.backward, self.backward_layer),
+            (self.tail, self.tail_layer),
+        ):
+            if op in section.ops:
+                window = section.window(op)
+                return None if window is None else first - window
         window = self.inputs.window(op)
         return None if window is None else self.inputs_layer + window
 
@@ -171,6 +194,8 @@ class _Layers:
 
 def _find_section(problem: Problem, ops: range, period: int) -> _Section | None:
     """The longest stretch of a section that looks as it did one period before."""
+    if not period:
+        return _Section(ops, ops.start, 1, 0)
     looks = [_look(problem, op) for op in ops]
     best, length = 0, 0
     run = 0
@@ -244,8 +269,11 @@ class _Deeper:
 
     def _lay_out(self) -> Iterable[Placed]:
         layers, repeated = self._layers, self._layers.repeated
-        for section in (layers.inputs, layers.forward, layers.backward):
-            backward = section is layers.backward
+        for section in (layers.inputs, layers.forward, layers.tail, layers.backward):
+            if not section.count:
+                yield from ((op, None) for op in section.ops)
+                continue
+            backward = section in (layers.tail, layers.backward)
             # Copies come after the window they repeat; in the backward, before it.
             at = next(
                 op
@@ -285,6 +313,7 @@ class _Deeper:
         """The op at the same place of its window, so many layers later."""
         for section, sign in (
             (self._layers.inputs, 1),
+            (self._layers.tail, -1),
             (self._layers.forward, 1),
             (self._layers.backward, -1),
         ):

@@ -249,10 +249,14 @@ def test_adapters_are_read() -> None:
 
 
 @cache
-def problem_of(name: str, depth: int, batch: int = 2, *, lora: bool = False) -> Problem:
+def problem_of(name: str, depth: int, batch: int = 2, *, adapters: str = "") -> Problem:
     key = "n_layer" if "gpt2" in name else "num_hidden_layers"
     workload = Workload(
-        f"hf:{name}", (f"{key}={depth}",), batch=batch, lora=Lora(r=4) if lora else None
+        f"hf:{name}",
+        (f"{key}={depth}",),
+        batch=batch,
+        lora=Lora(r=4) if adapters else None,
+        qlora=adapters == "qlora",
     )
     made = tracer()
     made._trace_shallow = lambda *_: None  # type: ignore[method-assign]
@@ -260,14 +264,19 @@ def problem_of(name: str, depth: int, batch: int = 2, *, lora: bool = False) -> 
 
 
 @pytest.mark.parametrize(
-    ("name", "lora"),
-    [("tiny-llama", False), ("tiny-llama", True), ("tiny-gpt2", False), ("tiny-vit", False)],
+    ("name", "adapters", "depth"),
+    [
+        ("tiny-llama", "", 9),
+        ("tiny-llama", "lora", 8),
+        ("tiny-llama", "qlora", 7),
+        ("tiny-gpt2", "", 8),
+    ],
 )
-def test_a_deepened_problem_is_the_traced_one(name: str, lora: bool) -> None:
-    small, larger, deep = (problem_of(name, d, lora=lora) for d in (5, 6, 9))
+def test_a_deepened_problem_is_the_traced_one(name: str, adapters: str, depth: int) -> None:
+    small, larger, deep = (problem_of(name, d, adapters=adapters) for d in (5, 6, depth))
     extend = extender(small, larger)
     assert extend is not None
-    made = extend(small, 4)
+    made = extend(small, depth - 5)
     assert alike(made, deep)
     assert len({op.name for op in made.ops}) == len(made.ops)
     assert [op.module for op in made.ops] == [op.module for op in deep.ops]

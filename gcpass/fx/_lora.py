@@ -44,14 +44,12 @@ class Quantized(nn.Module):
         self.register_buffer("packed", torch.zeros(math.ceil(weights / 2), dtype=torch.uint8))
         self.register_buffer("scales", torch.zeros(scales, dtype=torch.uint8))
         supers = math.ceil(scales / _SUPERBLOCK)
-        superscales = torch.zeros(supers, dtype=torch.float32)
-        codebook = torch.tensor(_NF4, dtype=torch.float32)
-        self.register_buffer("superscales", superscales)
+        self.register_buffer("superscales", torch.zeros(supers, dtype=torch.float32))
         # One for the backward, too: with the same operands, what both directions have in common
         # would be one expression, and its value kept from one to the other.
-        self.register_buffer("superscales_backward", superscales.clone())
-        self.register_buffer("codebook", codebook)
-        self.register_buffer("codebook_backward", codebook.clone())
+        self.register_buffer("superscales_backward", torch.zeros(supers, dtype=torch.float32))
+        self.register_buffer("codebook", torch.tensor(_NF4, dtype=torch.float32))
+        self.register_buffer("codebook_backward", torch.tensor(_NF4, dtype=torch.float32))
         self.register_buffer("bias", None if linear.bias is None else linear.bias.detach())
         # Models ask their layers' weights for the data type to convert to.
         self.register_buffer("weight", linear.weight.new_empty(0))
