@@ -82,11 +82,11 @@ def search(of: Sizing, room: int, over: str, *, step: int = 1, most: int = MOST)
         return Fit(over, step, (), 0, 0, tried, of.estimate(step))
     sizes = _candidates(largest, of.estimate(step))
     rows = tuple((units * step, of.estimate(units * step)) for units in sizes)
-    fastest = max(rows, key=lambda row: _throughput(row[1]))[0]
+    fastest = max(rows, key=lambda row: throughput(row[1]))[0]
     return Fit(over, step, rows, largest * step, fastest, tried, None)
 
 
-def _throughput(of: Estimate) -> float:
+def throughput(of: Estimate) -> float:
     """Samples, or tokens, a second."""
     return of.samples_per_second * (of.case.seq or 1)
 
