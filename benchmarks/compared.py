@@ -1,0 +1,130 @@
+"""The record of a `gcpass compare` as the page docs/compare.md.
+
+gcpass compare zoo:mlp zoo:resnet ... --jsonl benchmarks/results/compare.jsonl
+python -m benchmarks.compared benchmarks/results/compare.jsonl --out docs/compare.md
+"""
+
+from __future__ import annotations
+
+import argparse
+import statistics
+from pathlib import Path
+
+from gcpass._comparison import GCPASS, Comparison, ComparisonRow, match_of
+from gcpass._report._comparison import draw_comparison
+
+MIB = 2**20
+TOLERANCE = 0.03  # of step time: two measurements of one plan differ by as much
+TIE = 0.001  # of the forward
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("record", type=Path)
+    parser.add_argument("--out", type=Path, required=True)
+    options = parser.parse_args()
+    made = Comparison.from_jsonl(options.record.read_text())
+    draw_comparison(made, options.out.with_suffix(".png"))
+    options.out.write_text("\n".join(page(made)) + "\n")
+
+
+def page(made: Comparison) -> list[str]:
+    """The lines of the page."""
+    run = made.run
+    return [
+        "# Manual policies and gcpass at their peaks",
+        "",
+        "```",
+        str(run["command"]),
+        "```",
+        "",
+        f"{run['date'][:10]}, commit {str(run['commit'])[:8]}, {run['device']}, {run['threads']} "
+        f"threads, torch {run['torch']}, {run['codegen']} codegen, seed {run['seed']}. Peaks are "
+        "measured, in MiB. Step times are medians of "
+        f"{run['steps']} steps taken in turns, against gcpass's without a budget. Gradient errors "
+        "are relative, against eager's; with dropout, which eager draws otherwise, against those of "
+        "gcpass without a budget. What each policy keeps is in "
+        "[how-it-works.md](how-it-works.md#manual-policies).",
+        "",
+        *summary(made),
+        "",
+        "![peak against step time](compare.png)",
+        "",
+        *table(made),
+    ]
+
+
+def _pairs(made: Comparison) -> list[tuple[ComparisonRow, ComparisonRow]]:
+    """Each manual policy with gcpass at its peak, where both ran."""
+    pairs = [(row, match_of(row, made.rows)) for row in made.rows if row.policy is not None]
+    return [(row, other) for row, other in pairs if other and row.status == other.status == "ok"]
+
+
+def summary(made: Comparison) -> list[str]:
+    """How gcpass stands against all policies."""
+    pairs = _pairs(made)
+    lost = [
+        f"`{row.model}` {row.label} ({row.error})"
+        for row in made.rows
+        if row.status != "ok" and row.error
+    ]
+    ratios = {(r.model, r.label): _seconds(o) / _seconds(r) for r, o in pairs}
+    slower = {k: ratio for k, ratio in ratios.items() if ratio > 1 + TOLERANCE}
+    more = [
+        f"`{r.model}` {r.label} ({o.recompute_ratio:.1%} against {r.recompute_ratio:.1%})"
+        for r, o in pairs
+        if (o.recompute_ratio or 0) > (r.recompute_ratio or 0) + TIE
+    ]
+    lines = [
+        f"- {len(pairs)} pairs of a policy and gcpass at no more than its peak: gcpass's step time is "
+        f"{statistics.geometric_mean(ratios.values()):.2f} of the policy's (geometric mean), "
+        f"{min(ratios.values()):.2f} to {max(ratios.values()):.2f}. It is more than "
+        f"{TOLERANCE:.0%} above in {len(slower)}: "
+        + (", ".join(f"`{m}` {label} ({x:.2f})" for (m, label), x in slower.items()) or "none")
+        + ".",
+        f"- It recomputes more than the policy in {len(more)}: "
+        + (", ".join(more) or "none")
+        + ". "
+        "On a CPU a byte kept takes time too, so that the fastest plan recomputes a little.",
+    ]
+    if lost:
+        lines.append(f"- Without a result: {'; '.join(lost)}.")
+    return lines
+
+
+def table(made: Comparison) -> list[str]:
+    lines = [
+        "| model | policy | peak | recomputed | step time | gradient error | gcpass: peak "
+        "| recomputed | step time |",
+        "|---|---|---|---|---|---|---|---|---|",
+    ]
+    for model, rows in made.models().items():
+        base = next(row for row in rows if row.label == GCPASS)
+        for row in rows:
+            if row.policy is None:
+                continue
+            other = match_of(row, rows)
+            cells = [model.removeprefix("zoo:"), row.label, *_cells(row, base)]
+            error = "" if row.gradient_error is None else f"{row.gradient_error:.0e}"
+            cells += [error, *(_cells(other, base) if other else ["", "", ""])]
+            lines.append(f"| {' | '.join(cells)} |")
+    return lines
+
+
+def _cells(row: ComparisonRow, base: ComparisonRow) -> list[str]:
+    if row.status != "ok" or row.measured_peak_bytes is None:
+        return [row.status, "", ""]
+    again = "" if row.recompute_ratio is None else f"{row.recompute_ratio:.1%}"
+    return [
+        f"{row.measured_peak_bytes / MIB:.0f}",
+        again,
+        f"{_seconds(row) / _seconds(base):.2f}",
+    ]
+
+
+def _seconds(row: ComparisonRow) -> float:
+    return row.seconds_median or float("nan")
+
+
+if __name__ == "__main__":
+    main()
