@@ -83,12 +83,23 @@ def _drifts(node: fx.Node, inexact: bool, codegen: str) -> bool:
         return False
     if inexact:
         return True
+    if codegen == "inductor" and _is_cast_for_a_choice(node):
+        return False
     if codegen == "inductor":
         return packet_name(node) not in _MOVING and any(
             _has_floating(_meta.value(read)) for read in node.all_input_nodes
         )
     says_so = _NONDETERMINISTIC in getattr(node.target, "tags", ())
     return says_so or (packet_name(node) in _ATOMIC and _on_accelerator(node))
+
+
+def _is_cast_for_a_choice(node: fx.Node) -> bool:
+    """Whether ``node`` only casts, for choices alone: dropout's mask of a bf16 value.
+
+    The choice is smaller than the cast, so that no plan keeps the cast instead; computed in the
+    kernel of the choice both times, it is rounded alike.
+    """
+    return packet_name(node) == "prims.convert_element_type" and all(map(_is_discrete, node.users))
 
 
 def _chooses(node: fx.Node, phases: dict[fx.Node, Phase]) -> bool:

@@ -102,7 +102,7 @@ def _still_wanted(
 ) -> dict[fx.Node, int]:
     """For each node of the backward, the latest place of what it or a later one reads."""
     wanted: dict[fx.Node, int] = {}
-    latest = -1  # nothing more of the forward is wanted: its start
+    latest = min((p for p, _ in place.values()), default=end)  # where nothing more is wanted
     for node in reversed(backward):
         reads = [place[r][0] for r in node.all_input_nodes if r in place and place[r][0] < end]
         latest = wanted[node] = max([*reads, latest])
