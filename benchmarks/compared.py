@@ -73,7 +73,9 @@ def summary(made: Comparison) -> list[str]:
     more = [
         f"`{r.model}` {r.label} ({o.recompute_ratio:.1%} against {r.recompute_ratio:.1%})"
         for r, o in pairs
-        if (o.recompute_ratio or 0) > (r.recompute_ratio or 0) + TIE
+        if r.recompute_ratio is not None
+        and o.recompute_ratio is not None
+        and o.recompute_ratio > r.recompute_ratio + TIE
     ]
     lines = [
         f"- {len(pairs)} pairs of a policy and gcpass at no more than its peak: gcpass's step time is "

@@ -217,6 +217,14 @@ def test_a_rule_that_saves() -> None:
     assert all(row.decision == "kept" for row in everything.rows())
 
 
+@pytest.mark.parametrize("policy", ["per_block", "sqrt", "sac_matmul", "full"])
+def test_what_runs_once_inside_a_block_is_kept(policy: str) -> None:
+    """Mixtral's routing is a choice of two results (`topk`), and its experts a custom op."""
+    problem = _problem(*build("mixtral", "tiny"), codegen="inductor")
+    kept = find_policy(policy).choose(problem)
+    assert Evaluator(problem).violations(kept) == []
+
+
 def test_a_rule_that_cannot_be_followed_is_said() -> None:
     w = torch.randn(4, 4, requires_grad=True)
 

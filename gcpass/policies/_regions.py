@@ -45,12 +45,21 @@ def kept_under(
 
 
 def restricted(problem: Problem, rules: dict[int, Rule], reason: str) -> Problem:
-    """The problem with rules on ops that have none of their own."""
+    """The problem with rules on ops that have none of their own, nor items of one that runs once."""
     ops = list(problem.ops)
     for op, rule in rules.items():
-        if ops[op].constraint is None:
+        if own_constraint(problem, op) is None:
             ops[op] = replace(ops[op], constraint=Constraint(rule, reason))
     return replace(problem, ops=tuple(ops))
+
+
+def own_constraint(problem: Problem, op: int) -> Constraint | None:
+    """What the graph itself says of an op: of an item, what it says of the op that makes it."""
+    constraint = problem.ops[op].constraint
+    if constraint is not None or op not in problem.kept_storage:
+        return constraint
+    maker = problem.ops[problem.storages[problem.kept_storage[op]].producer]
+    return maker.constraint if maker.obeys(Rule.NEVER_RECOMPUTE) else None
 
 
 def _as_a_compiler_does(problem: Problem, ruled: Collection[int]) -> dict[int, Rule]:

@@ -6,7 +6,7 @@ from gcpass._errors import OptionError
 from gcpass._explain import candidates
 from gcpass._problem import Problem, Rule
 from gcpass.policies._policy import Policy
-from gcpass.policies._regions import restricted
+from gcpass.policies._regions import own_constraint, restricted
 
 _RULES = {"save": Rule.KEEP, "recompute": Rule.NEVER_KEEP, None: None}
 
@@ -27,7 +27,7 @@ def ruled(problem: Problem, policy: Policy) -> tuple[Problem, tuple[str, ...]]:
                 f"policy {policy.name} returned {said!r} for {row.op} ({row.target}): it must "
                 "return 'save', 'recompute' or None"
             )
-        constraint, rule = problem.ops[op].constraint, _RULES[said]
+        constraint, rule = own_constraint(problem, op), _RULES[said]
         if constraint is None:
             rules |= {op: rule} if rule else {}
         elif rule and _contradict(rule, constraint.rule):
