@@ -55,8 +55,9 @@ def page(made: Comparison) -> list[str]:
 
 
 def _pairs(made: Comparison) -> list[tuple[ComparisonRow, ComparisonRow]]:
-    """Each manual policy with gcpass at its peak, where both ran."""
-    pairs = [(row, match_of(row, made.rows)) for row in made.rows if row.policy is not None]
+    """Each manual policy with gcpass at its peak, where both were planned and ran."""
+    planned = [row for row in made.rows if row.policy and row.recompute_ratio is not None]
+    pairs = [(row, match_of(row, made.rows)) for row in planned]
     return [(row, other) for row, other in pairs if other and row.status == other.status == "ok"]
 
 
@@ -73,9 +74,7 @@ def summary(made: Comparison) -> list[str]:
     more = [
         f"`{r.model}` {r.label} ({o.recompute_ratio:.1%} against {r.recompute_ratio:.1%})"
         for r, o in pairs
-        if r.recompute_ratio is not None
-        and o.recompute_ratio is not None
-        and o.recompute_ratio > r.recompute_ratio + TIE
+        if (o.recompute_ratio or 0) > (r.recompute_ratio or 0) + TIE
     ]
     lines = [
         f"- {len(pairs)} pairs of a policy and gcpass at no more than its peak: gcpass's step time is "
@@ -89,6 +88,16 @@ def summary(made: Comparison) -> list[str]:
         + ". "
         "On a CPU a byte kept takes time too, so that the fastest plan recomputes a little.",
     ]
+    unplanned = [
+        f"`{row.model}` {row.label}"
+        for row in made.rows
+        if row.status == "ok" and row.recompute_ratio is None
+    ]
+    if unplanned:
+        lines.append(
+            f"- Not planned, so that torch's own partition ran in their place, and not counted: "
+            f"{', '.join(unplanned)}."
+        )
     if lost:
         lines.append(f"- Without a result: {'; '.join(lost)}.")
     return lines

@@ -45,7 +45,7 @@ def kept_under(
 
 
 def restricted(problem: Problem, rules: dict[int, Rule], reason: str) -> Problem:
-    """The problem with rules on ops that have none of their own, nor items of one that runs once."""
+    """The problem with rules on ops that have none of their own, nor are items of one that does."""
     ops = list(problem.ops)
     for op, rule in rules.items():
         if own_constraint(problem, op) is None:
