@@ -54,16 +54,9 @@ def page(made: Comparison) -> list[str]:
     ]
 
 
-def _pairs(made: Comparison) -> list[tuple[ComparisonRow, ComparisonRow]]:
-    """Each manual policy with gcpass at its peak, where both were planned and ran."""
-    planned = [row for row in made.rows if row.policy and row.recompute_ratio is not None]
-    pairs = [(row, match_of(row, made.rows)) for row in planned]
-    return [(row, other) for row, other in pairs if other and row.status == other.status == "ok"]
-
-
 def summary(made: Comparison) -> list[str]:
     """How gcpass stands against all policies."""
-    pairs = _pairs(made)
+    pairs = made.pairs()
     lost = [
         f"`{row.model}` {row.label} ({row.error})"
         for row in made.rows
@@ -91,7 +84,7 @@ def summary(made: Comparison) -> list[str]:
     unplanned = [
         f"`{row.model}` {row.label}"
         for row in made.rows
-        if row.status == "ok" and row.recompute_ratio is None
+        if row.status == "ok" and not row.is_planned
     ]
     if unplanned:
         lines.append(

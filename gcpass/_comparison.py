@@ -58,6 +58,11 @@ class ComparisonRow:
         measured = self.measured_peak_bytes
         return self.predicted_peak_bytes if measured is None else measured
 
+    @property
+    def is_planned(self) -> bool:
+        """Whether one plan was made and nothing failed; else torch's own partition may have run."""
+        return self.status == "ok" and self.recompute_ratio is not None
+
 
 @dataclass(frozen=True)
 class Comparison:
@@ -76,6 +81,15 @@ class Comparison:
         found: dict[str, list[ComparisonRow]] = {}
         for row in self.rows:
             found.setdefault(row.model, []).append(row)
+        return found
+
+    def pairs(self) -> list[tuple[ComparisonRow, ComparisonRow]]:
+        """Each manual policy with gcpass at its peak, where both were planned and none failed."""
+        found = []
+        for row in self.rows:
+            other = match_of(row, self.rows) if row.policy is not None else None
+            if other is not None and row.is_planned and other.is_planned:
+                found.append((row, other))
         return found
 
     def to_jsonl(self) -> str:

@@ -10,7 +10,7 @@ from rich.console import Group, RenderableType
 from rich.table import Table
 from rich.text import Text
 
-from gcpass._comparison import GCPASS, Comparison, ComparisonRow, match_of
+from gcpass._comparison import GCPASS, Comparison, ComparisonRow
 from gcpass._errors import OptionError
 from gcpass._units import format_bytes
 
@@ -155,12 +155,7 @@ def _together(axes: Any, a: tuple[float, float], b: tuple[float, float]) -> bool
 def verdict(comparison: Comparison) -> list[str]:
     """At each policy's peak: gcpass's step time and recomputation against the policy's."""
     lines = []
-    for row in comparison.rows:
-        other = match_of(row, comparison.rows)
-        if row.policy is None or other is None or row.status != "ok" or other.status != "ok":
-            continue
-        assert row.recompute_ratio is not None
-        assert other.recompute_ratio is not None
+    for row, other in comparison.pairs():
         line = (
             f"{row.model}: at {row.label}'s peak of {_bytes(row.peak_bytes)}, gcpass recomputes "
             f"{other.recompute_ratio:.1%} of the forward against {row.recompute_ratio:.1%}"
