@@ -63,12 +63,11 @@ def machine() -> dict[str, Any]:
 
 def commit() -> str | None:
     """The commit of the checkout that this package runs from; None for an installed one."""
-    git = shutil.which("git")
-    if git is None:
-        return None
-    here = Path(__file__).parent
+    git, checkout = shutil.which("git"), Path(__file__).resolve().parents[2]
+    if git is None or not (checkout / ".git").exists():
+        return None  # an environment inside a checkout of something else has that one's commit
     done = subprocess.run(
-        [git, "-C", str(here), "rev-parse", "HEAD"], capture_output=True, text=True, check=False
+        [git, "-C", str(checkout), "rev-parse", "HEAD"], capture_output=True, text=True, check=False
     )
     return done.stdout.strip() or None
 
