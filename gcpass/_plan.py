@@ -10,7 +10,7 @@ from typing import Any
 from gcpass._errors import OptionError
 from gcpass._explain import Row, fold
 from gcpass._html import decision_table, element, fragment, memory_charts, tiles
-from gcpass._timeline import Timeline
+from gcpass._timeline import PARTS, Timeline
 from gcpass._units import format_bytes, format_seconds
 
 FORMAT_VERSION = 1
@@ -39,6 +39,11 @@ class Peak:
     gradients_bytes: int
     outputs_bytes: int
     temporaries_bytes: int
+
+    @property
+    def parts(self) -> dict[str, int]:
+        """The bytes of each part, by its name in words."""
+        return {words: getattr(self, name) for name, words in PARTS}
 
 
 @dataclass(frozen=True)
@@ -238,16 +243,9 @@ def _summary_lines(plan: Plan) -> list[str]:
         f"predicted peak   {format_bytes(total)}, in the {where} at {peak.op}"
         + (f" (Inductor's own count, {plan.counted} plans tried)" if plan.counted else ""),
     ]
-    parts = [
-        ("kept for the backward", peak.kept_bytes),
-        ("recomputed", peak.recomputed_bytes),
-        ("gradients", peak.gradients_bytes),
-        ("outputs", peak.outputs_bytes),
-        ("temporaries", peak.temporaries_bytes),
-    ]
     lines += [
         f"  {label:<22} {format_bytes(nbytes):>12} {nbytes / max(total, 1):>6.1%}"
-        for label, nbytes in parts
+        for label, nbytes in peak.parts.items()
         if nbytes
     ]
     lines.append(

@@ -125,10 +125,11 @@ def test_what_fails_is_a_row_and_the_others_go_on(monkeypatch: pytest.MonkeyPatc
 
 def test_records(mlp_rows: list[ComparisonRow]) -> None:
     run = {"codegen": "eager", "hardware": "reference", "steps": 1, "device": "here"}
-    made = Comparison(run, tuple(mlp_rows))
+    longest = replace(mlp_rows[0], label="gcpass at selective_attention", budget_bytes=400 * 2**20)
+    made = Comparison(run, (*mlp_rows, longest))
     assert Comparison.from_jsonl(made.to_jsonl()) == made
     table = list(csv.DictReader(io.StringIO(made.to_csv())))
-    assert [row["label"] for row in table] == [row.label for row in mlp_rows]
+    assert [row["label"] for row in table] == [row.label for row in made.rows]
     console = Console(width=80, record=True, file=io.StringIO())
     console.print(comparison_table(made))
     text = console.export_text()

@@ -11,7 +11,7 @@ from rich.table import Table
 from rich.text import Text
 
 from gcpass._comparison import GCPASS, Comparison, ComparisonRow
-from gcpass._errors import OptionError
+from gcpass._report._draw import pyplot, save
 from gcpass._units import format_bytes
 
 MIB = 2**20
@@ -22,7 +22,9 @@ def comparison_table(comparison: Comparison) -> RenderableType:
     ran = any(row.measured_peak_bytes is not None for row in comparison.rows)
     parts: list[RenderableType] = []
     for model, rows in comparison.models().items():
-        table = Table(title=model, title_justify="left", box=SIMPLE)
+        table = Table(
+            title=model, title_justify="left", box=SIMPLE, collapse_padding=True, pad_edge=False
+        )
         table.add_column("", no_wrap=True)
         headers = ["budget", "predicted\npeak", "recom-\nputed"]
         headers += ["peak", "step\ntime", "grad.\nerror"] if ran else ["step\ntime"]
@@ -35,7 +37,7 @@ def comparison_table(comparison: Comparison) -> RenderableType:
 
 
 def _cells(row: ComparisonRow, base: ComparisonRow, *, ran: bool) -> list[str]:
-    cells = [row.label.replace(f"{GCPASS} at ", "  at "), _bytes(row.budget_bytes)]
+    cells = [row.label.replace(f"{GCPASS} at ", " at "), _bytes(row.budget_bytes)]
     if row.status != "ok":
         return [*cells, row.status]
     cells += [
@@ -83,15 +85,7 @@ def draw_comparison(comparison: Comparison, path: Path) -> None:
     Raises:
         OptionError: matplotlib is not installed, or the file cannot be written.
     """
-    try:
-        import matplotlib
-    except ImportError:
-        raise OptionError(
-            "drawing a comparison needs matplotlib: pip install 'gcpass[plot]'"
-        ) from None
-    matplotlib.use("Agg")
-    import matplotlib.pyplot as plt
-
+    plt = pyplot("a comparison")
     models = comparison.models()
     across = min(len(models), 3)
     down = -(-len(models) // across)
@@ -102,13 +96,7 @@ def draw_comparison(comparison: Comparison, path: Path) -> None:
         axes.set_visible(False)
     for axes, (model, rows) in zip(grid.flat, models.items(), strict=False):
         _draw_model(axes, model, rows)
-    figure.tight_layout()
-    try:
-        figure.savefig(path)
-    except (OSError, ValueError) as error:
-        raise OptionError(f"--plot {path} cannot be written: {error}") from error
-    finally:
-        plt.close(figure)
+    save(figure, path)
 
 
 def _draw_model(axes: Any, model: str, rows: list[ComparisonRow]) -> None:

@@ -65,14 +65,7 @@ def _peak_table(plan: Plan) -> Table:
     table.add_column("held")
     table.add_column("bytes", justify="right")
     table.add_column("of the peak", justify="right")
-    parts = (
-        ("kept for the backward", peak.kept_bytes),
-        ("recomputed", peak.recomputed_bytes),
-        ("gradients", peak.gradients_bytes),
-        ("outputs", peak.outputs_bytes),
-        ("temporaries", peak.temporaries_bytes),
-    )
-    for words, nbytes in parts:
+    for words, nbytes in peak.parts.items():
         if nbytes:
             table.add_row(words, format_bytes(nbytes), f"{nbytes / max(total, 1):.1%}")
     counted = "Inductor's own count" if plan.counted else ""

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from gcpass._errors import OptionError
 from gcpass._frontier import Frontier
 from gcpass._plan import Plan
+from gcpass._report._draw import pyplot, save
 
 _WIDE = 300  # % of recomputation from which on the axis is logarithmic
 GIB = 2**30
@@ -19,14 +19,7 @@ def draw_frontier(frontier: Frontier, path: Path, title: str = "") -> None:
     Raises:
         OptionError: matplotlib is not installed, or the file cannot be written.
     """
-    try:
-        import matplotlib
-    except ImportError:
-        raise OptionError(
-            "drawing a frontier needs matplotlib: pip install 'gcpass[plot]'"
-        ) from None
-    matplotlib.use("Agg")
-    import matplotlib.pyplot as plt
+    plt = pyplot("a frontier")
     from matplotlib.ticker import ScalarFormatter
 
     largest = max(plan.predicted_peak_bytes for plan in (*frontier.points, *frontier.others))
@@ -57,10 +50,4 @@ def draw_frontier(frontier: Frontier, path: Path, title: str = "") -> None:
     axes.set_title(title)
     axes.legend(frameon=False)
     axes.spines[["top", "right"]].set_visible(False)
-    figure.tight_layout()
-    try:
-        figure.savefig(path)
-    except (OSError, ValueError) as error:
-        raise OptionError(f"--plot {path} cannot be written: {error}") from error
-    finally:
-        plt.close(figure)
+    save(figure, path)
