@@ -9,6 +9,7 @@ import typer
 from rich.console import Console
 from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
 
+from gcpass._cli._files import check_writable, write_text
 from gcpass._errors import OptionError
 from gcpass._units import format_seconds
 
@@ -36,7 +37,9 @@ def calibrate(
 
         chosen = work.find_device(device)
         path = out or work.calibrated_path(chosen)
-        work.check_writable(path)
+        if out is None:
+            _make_directory(path.parent)
+        check_writable(path, "--out")
         bar.update(task, total=work.STAGES)
         stages = -1
 
@@ -47,10 +50,7 @@ def calibrate(
 
         hardware = work.calibrate(chosen, progress)
         bar.update(task, completed=work.STAGES, description="done")
-    try:
-        path.write_text(hardware.to_json(), encoding="utf-8")
-    except OSError as error:
-        raise OptionError(f"{path} cannot be written: {error.strerror}") from error
+    write_text(path, hardware.to_json(), "--out")
     rates = {k: v * hardware.attained["matmul"] for k, v in hardware.flops_per_second.items()}
     typer.echo(hardware.name)
     for name, rate in rates.items():
@@ -63,3 +63,12 @@ def calibrate(
     typer.echo(f"  {'launch':<24}{format_seconds(hardware.launch_seconds):>10}")
     used = 'used by hardware="auto"' if out is None else f'use it with hardware="{path}"'
     typer.echo(f"written to {path}; {used}")
+
+
+def _make_directory(directory: Path) -> None:
+    try:
+        directory.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise OptionError(
+            f"{directory} cannot be made: {error.strerror}; set GCPASS_CACHE, or give --out"
+        ) from error

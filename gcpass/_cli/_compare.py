@@ -14,7 +14,7 @@ from rich.progress import Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
 
 from gcpass._budget import parse_budget
 from gcpass._cli._files import check_writable, load, write_text
-from gcpass._cli._options import Codegen, Fake, Hardware
+from gcpass._cli._options import Codegen, Fake, Hardware, listed
 from gcpass._cli._quiet import quiet_profiler
 from gcpass._comparison import Comparison, ComparisonRow
 from gcpass._errors import OptionError
@@ -61,7 +61,7 @@ def compare(
     ] = None,
 ) -> None:
     """Compare manual policies with the optimiser: peaks, step times and gradients."""
-    named, bounds = _listed(policies), _listed(budgets)
+    named, bounds = listed(policies), listed(budgets)
     for name in named:
         find_policy(name)
     for bound in bounds:
@@ -121,7 +121,3 @@ def compare(
     Console().print(comparison_table(made))
     for line in verdict(made):
         typer.echo(line)
-
-
-def _listed(text: str) -> list[str]:
-    return [part.strip() for part in text.split(",") if part.strip()]

@@ -8,7 +8,7 @@ from typing import Annotated
 import typer
 
 from gcpass._cli._files import check_writable, load, show, write_json
-from gcpass._cli._options import Codegen, Fake, Hardware, Json, Target
+from gcpass._cli._options import Codegen, Fake, Hardware, Json, Target, listed
 from gcpass._report._frontier import draw_frontier
 
 
@@ -33,9 +33,8 @@ def frontier(
     from gcpass.fx._plan_call import compare
 
     fn, args = load(target, fake=fake)
-    policies = [p.strip() for p in against.split(",") if p.strip()]
     made = compare(
-        fn, args, None, hardware=hardware, codegen=codegen, points=points, policies=policies
+        fn, args, None, hardware=hardware, codegen=codegen, points=points, policies=listed(against)
     )
     write_json(json, made.to_json())
     if plot is not None:

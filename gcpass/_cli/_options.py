@@ -41,6 +41,12 @@ Json = Annotated[
     typer.Option(metavar="FILE", help="Write all numbers here, too; - for standard output alone."),
 ]
 
+
+def listed(text: str) -> list[str]:
+    """What an option names between commas."""
+    return [part.strip() for part in text.split(",") if part.strip()]
+
+
 # -- a training step on a device ----------------------------------------------------------------
 
 _MODEL, _MEMORY = "Model (hf: only)", "Training and device"

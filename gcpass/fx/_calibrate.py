@@ -3,10 +3,8 @@
 from __future__ import annotations
 
 import math
-import os
 import time
 from collections.abc import Callable, Iterator
-from pathlib import Path
 
 import torch
 import torch.nn.functional as F
@@ -46,20 +44,6 @@ def find_device(name: str | None) -> torch.device:
     if device.type == "cuda" and not torch.cuda.is_available():
         raise OptionError(f"--device {name!r}: torch finds no CUDA device here; give cpu")
     return device
-
-
-def check_writable(path: Path) -> None:
-    """Make the file's directory, before anything is measured.
-
-    Raises:
-        OptionError: the file could not be written.
-    """
-    try:
-        path.parent.mkdir(parents=True, exist_ok=True)
-    except OSError as error:
-        raise OptionError(f"{path.parent} cannot be made: {error.strerror}") from error
-    if path.is_dir() or not os.access(path if path.exists() else path.parent, os.W_OK):
-        raise OptionError(f"{path} cannot be written")
 
 
 def calibrate(device: torch.device, progress: Progress = lambda stage: None) -> Hardware:
@@ -210,4 +194,4 @@ def _launch_seconds(device: torch.device) -> float:
     return _best_seconds(many, device) / 200
 
 
-__all__ = ["STAGES", "calibrate", "calibrated_path", "check_writable", "find_device"]
+__all__ = ["STAGES", "calibrate", "calibrated_path", "find_device"]
