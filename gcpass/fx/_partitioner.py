@@ -107,10 +107,10 @@ class Partitioner(_compat.CustomPartitionerFn):
         static = kwargs.get("static_lifetime_input_indices")
         if self._chooses() and codegen == "inductor" and request.budget != NO_BUDGET:
             analysis = analyze_graph(gm, num_fwd_outputs, self._prices, codegen, request.policy)
-            analysis, checked = honouring(
-                analysis, request, lambda a, asked: (a, plan_checked(a, asked, VERSIONS, static))
+            checked = honouring(
+                analysis, request, lambda a, asked: plan_checked(a, asked, VERSIONS, static)
             )
-            return checked.modules, Evaluator(analysis.problem), checked.planned
+            return checked.modules, checked.evaluator, checked.planned
         analysis, evaluator, planned = plan_graph(
             gm, num_fwd_outputs, request, self._prices, codegen, self._options.plan
         )

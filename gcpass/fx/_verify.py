@@ -45,8 +45,9 @@ _UNUSED = 0.04  # of the budget left over before a larger one is tried
 
 @dataclass(frozen=True)
 class Checked:
-    """A plan, its graphs, and the peak that Inductor will reach with them."""
+    """A plan, what evaluated it, its graphs, and the peak that Inductor will reach with them."""
 
+    evaluator: Evaluator
     planned: Planned
     modules: tuple[fx.GraphModule, fx.GraphModule]
     peak_bytes: int
@@ -84,7 +85,7 @@ def plan_checked(
             certify=False,
         )
         modules = lower(analysis, planned, static_lifetime_input_indices)
-        return Checked(planned, modules, _peak_bytes(analysis, planned, modules))
+        return Checked(evaluator, planned, modules, _peak_bytes(analysis, planned, modules))
 
     countable = int(budget / (1 + _uncounted(analysis)))
     tried = _search(attempt, countable)
