@@ -19,12 +19,11 @@ import torch
 import torch._dynamo.utils
 from cases import Case, Run
 from torch._functorch import config as functorch_config
-from torch.profiler import ProfilerActivity, profile
 
 from gcpass import Plan
 from gcpass._solvers import _local
 from gcpass.fx._backend import compile_graph
-from gcpass.fx._measure import memory_events
+from gcpass.fx._measure import cpu_peak_bytes
 from gcpass.fx._options import read_options
 
 FLOOR = "floor"
@@ -119,7 +118,7 @@ def perform(case: Case, system: System, *, weigh: bool = False) -> Run:
     """Run a case from a fresh start."""
     torch._dynamo.reset()
     torch._dynamo.utils.counters.clear()
-    run = Run(system.compiler, _peak_nbytes if weigh and case.weighs else None)
+    run = Run(system.compiler, cpu_peak_bytes if weigh and case.weighs else None)
     dtype = torch.get_default_dtype()
     torch.set_default_dtype(case.dtype)
     torch.manual_seed(0)
@@ -210,18 +209,7 @@ def _broken_rules(run: Run, plan: Plan, budget: float | str | None) -> Iterator[
             yield "no op of the plan is meant"
         for row in meant:
             if (row.decision == "kept") is not every:
-                yield f"{row.name} is {row.decision}"
-
-
-def _peak_nbytes(step: Callable[[], None]) -> int:
-    """The most bytes that a step holds beyond what was alive before it."""
-    with profile(activities=[ProfilerActivity.CPU], profile_memory=True) as profiler:
-        step()
-    alive = highest = 0
-    for nbytes in memory_events(profiler):
-        alive += nbytes
-        highest = max(highest, alive)
-    return highest
+                yield f"{row.op} is {row.decision}"
 
 
 def _first_lines(error: BaseException) -> str:

@@ -6,6 +6,7 @@ import statistics
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import accumulate
 from typing import Any
 
 import torch
@@ -108,9 +109,7 @@ class Step:
             self.run()
             synchronize(self._device)
             return torch.cuda.max_memory_allocated(self._device) - before
-        with profile(activities=[ProfilerActivity.CPU], profile_memory=True) as profiler:
-            self.run()
-        return _running_maximum(profiler)
+        return cpu_peak_bytes(self.run)
 
     @property
     def _device(self) -> torch.device:
@@ -218,16 +217,14 @@ def drop_gradients(leaves: Sequence[torch.Tensor]) -> None:
         leaf.grad = None
 
 
-def _running_maximum(profiler: profile) -> int:
-    """The highest running sum of the profiler's allocations and frees, in bytes."""
-    alive = highest = 0
-    for nbytes in memory_events(profiler):
-        alive += nbytes
-        highest = max(highest, alive)
-    return highest
+def cpu_peak_bytes(run: Callable[[], object]) -> int:
+    """The most that a call on the CPU holds beyond what was alive before it, in bytes."""
+    with profile(activities=[ProfilerActivity.CPU], profile_memory=True) as profiler:
+        run()
+    return max(accumulate(_memory_events(profiler), initial=0))
 
 
-def memory_events(profiler: profile) -> Iterator[int]:
+def _memory_events(profiler: profile) -> Iterator[int]:
     """Bytes of each allocation (positive) and free (negative) that the profiler saw, in order."""
     results = profiler.profiler.kineto_results if profiler.profiler else None
     for event in results.events() if results else ():
