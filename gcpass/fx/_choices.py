@@ -83,12 +83,10 @@ def _drifts(node: fx.Node, inexact: bool, codegen: str) -> bool:
         return False
     if inexact:
         return True
-    if codegen == "inductor" and _is_cast_for_a_choice(node):
-        return False
     if codegen == "inductor":
-        return packet_name(node) not in _MOVING and any(
-            _has_floating(_meta.value(read)) for read in node.all_input_nodes
-        )
+        computes = any(_has_floating(_meta.value(read)) for read in node.all_input_nodes)
+        moves = packet_name(node) in _MOVING or _is_cast_for_a_choice(node)
+        return computes and not moves
     says_so = _NONDETERMINISTIC in getattr(node.target, "tags", ())
     return says_so or (packet_name(node) in _ATOMIC and _on_accelerator(node))
 
