@@ -37,8 +37,7 @@ def calibrate(
 
         chosen = work.find_device(device)
         path = out or work.calibrated_path(chosen)
-        if out is None:
-            _make_directory(path.parent)
+        _make_directory(path.parent)
         check_writable(path, "--out")
         bar.update(task, total=work.STAGES)
         stages = -1
@@ -70,5 +69,5 @@ def _make_directory(directory: Path) -> None:
         directory.mkdir(parents=True, exist_ok=True)
     except OSError as error:
         raise OptionError(
-            f"{directory} cannot be made: {error.strerror}; set GCPASS_CACHE, or give --out"
+            f"{directory} cannot be made: {error.strerror}; set GCPASS_CACHE or --out to another"
         ) from error
