@@ -44,9 +44,10 @@ ORDER = (
     ("__main__",),
 )
 FX_ORDER = (
-    ("_generated",),
+    ("_fusions", "_generated"),
     ("_compat",),
     ("_meta",),
+    ("_sums",),
     ("_call", "_devices", "_graphs", "_capture", "_kernels", "_phases", "_views"),
     ("_choices", "_constraints", "_failure", "_flops", "_traffic"),
     ("_costs", "_workspaces"),

@@ -7,6 +7,7 @@ a name, the error says which and what to install.
 from __future__ import annotations
 
 import contextlib
+import functools
 import inspect
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any
@@ -15,6 +16,7 @@ import torch
 from torch import fx
 
 from gcpass._errors import GcpassError
+from gcpass.fx._fusions import makes_others_wait
 from gcpass.fx._generated import Buffer, Generated
 
 MINIMUM_TORCH = (2, 11)
@@ -73,8 +75,32 @@ def compile_with_inductor(
 ) -> Callable[..., Any]:
     from torch._inductor.compile_fx import compile_fx
 
-    compiled: Any = compile_fx(gm, list(example_inputs), config_patches=config_patches)
+    compiled: Any = compile_fx(
+        gm, list(example_inputs), inner_compile=_compile_inner, config_patches=config_patches
+    )
     return compiled
+
+
+def _compile_inner(module: fx.GraphModule, inputs: Sequence[Any], **kwargs: Any) -> Any:
+    """Inductor's own, but a backward without the fusions that keep other readers waiting."""
+    from torch._inductor.compile_fx import compile_fx_inner
+    from torch._inductor.virtualized import V
+
+    if not kwargs.get("is_backward"):
+        return compile_fx_inner(module, inputs, **kwargs)
+    with V.set_choices_handler(_patient(type(V.choices))()):
+        return compile_fx_inner(module, inputs, **kwargs)
+
+
+@functools.cache
+def _patient(choices: type[Any]) -> type[Any]:
+    class Patient(choices):
+        def can_fuse_vertical(self, scheduler: Any, value: Any, reader: Any, score: int) -> bool:
+            if makes_others_wait(value, reader):
+                return False
+            return super().can_fuse_vertical(scheduler, value, reader, score)
+
+    return Patient
 
 
 def inductor_options(mode: str | None = None) -> dict[str, Any]:
@@ -340,7 +366,6 @@ def generated_code(
     from unittest import mock
 
     from torch._inductor import graph
-    from torch._inductor.compile_fx import compile_fx_inner
 
     write = graph.GraphLowering.codegen
 
@@ -370,7 +395,7 @@ def generated_code(
         inductor_config.patch(changed),
     ):
         try:
-            compile_fx_inner(module, inputs, is_backward=donated is not None)
+            _compile_inner(module, inputs, is_backward=donated is not None)
         except _Written as written:
             return written.code
     return None

@@ -16,6 +16,7 @@ from gcpass.fx import _compat
 from gcpass.fx._analyze import Analysis
 from gcpass.fx._phases import topological
 from gcpass.fx._repeat import repeat_graph
+from gcpass.fx._sums import keep_sums_apart
 from gcpass.fx._views import drop_unkept_clones
 
 
@@ -53,6 +54,8 @@ def lower(
     names = [node.name for node in analysis.nodes]
     _reorder(forward, [names[op] for op in evaluation.forward_order])
     _reorder(backward, [names[op] for op in evaluation.backward_order])
+    if analysis.problem.codegen == "inductor":
+        keep_sums_apart(backward)
     forward, backward = _compat.functionalize_replayed_rng(
         analysis.joint, forward, backward, len(symbols)
     )
