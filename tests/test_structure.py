@@ -46,7 +46,7 @@ ORDER = (
 FX_ORDER = (
     ("_fusions", "_generated"),
     ("_compat",),
-    ("_meta",),
+    ("_compat_inductor", "_meta"),
     ("_sums",),
     ("_call", "_devices", "_graphs", "_capture", "_kernels", "_phases", "_views"),
     ("_choices", "_constraints", "_failure", "_flops", "_traffic"),
@@ -167,7 +167,7 @@ def _torch_names(source: Source) -> dict[str, str]:
 
 
 def private_torch(source: Source) -> list[str]:
-    if source.parts == ("gcpass", "fx", "_compat"):
+    if source.parts in (("gcpass", "fx", "_compat"), ("gcpass", "fx", "_compat_inductor")):
         return []
     found = [
         source.at(node, f"imports private {name} outside gcpass/fx/_compat.py")

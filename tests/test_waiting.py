@@ -12,7 +12,7 @@ from torch import Tensor
 
 from gcpass import Plan
 from gcpass._explain import Row
-from gcpass.fx import _compat, _lower, _verify
+from gcpass.fx import _compat_inductor, _lower, _verify
 from gcpass.fx._backend import compile_graph
 from gcpass.fx._options import read_options
 from gcpass.policies import PolicyLike
@@ -97,7 +97,7 @@ def test_what_many_layers_read_is_recomputed_for_the_first_of_them(
     keys = torch.randn(LAYERS, WIDTH, HEADS * WIDTH, requires_grad=True)
     args = (memory, weights, keys)
     patient, _ = written(crossed, args, between_layers, monkeypatch)
-    monkeypatch.setattr(_compat, "makes_others_wait", lambda value, reader: False)
+    monkeypatch.setattr(_compat_inductor, "makes_others_wait", lambda value, reader: False)
     hasty, _ = written(crossed, args, between_layers, monkeypatch)
     assert patient.recompute_seconds == hasty.recompute_seconds > 0
     assert patient.predicted_peak_bytes < 0.9 * hasty.predicted_peak_bytes

@@ -12,7 +12,7 @@ from torch import fx
 from gcpass._errors import GcpassError
 from gcpass._plan import Plan
 from gcpass._report import write_report
-from gcpass.fx import _compat
+from gcpass.fx import _compat, _compat_inductor
 from gcpass.fx._devices import device_of
 from gcpass.fx._options import Options, read_options, resolve_auto
 from gcpass.fx._partitioner import Partitioner
@@ -74,6 +74,6 @@ def compile_graph(
             gm, example_inputs, partitioner, _compat.eager_decompositions()
         )
     with _compat.without_compiled_graph_cache() if wants_plan else contextlib.nullcontext():
-        return _compat.compile_with_inductor(
+        return _compat_inductor.compile_with_inductor(
             gm, example_inputs, {**options.inductor, "custom_partitioner_fn": partitioner}
         )

@@ -11,7 +11,7 @@ import torch
 from torch import fx
 
 from gcpass._errors import CaptureError
-from gcpass.fx import _compat
+from gcpass.fx import _compat, _compat_inductor
 
 
 @dataclass(frozen=True)
@@ -78,7 +78,7 @@ def capture(
 
         if codegen == "eager":
             return _compat.compile_eagerly(gm, inputs, grab, _compat.eager_decompositions())
-        return _compat.compile_with_inductor(
+        return _compat_inductor.compile_with_inductor(
             gm,
             inputs,
             {"custom_partitioner_fn": _Grabber(grab), "force_disable_caches": True},

@@ -17,7 +17,7 @@ from gcpass._plan import Plan
 from gcpass._planning import Request
 from gcpass._report import check_writable
 from gcpass._units import format_bytes, parse_bytes
-from gcpass.fx import _compat
+from gcpass.fx import _compat, _compat_inductor
 from gcpass.fx._devices import device_of
 from gcpass.fx._prices import check_hardware
 from gcpass.policies import PolicyLike, find_policy
@@ -98,7 +98,7 @@ def read_options(options: Mapping[str, Any] | None, mode: str | None = None) -> 
         report=_read_report(own.get("report", os.environ.get("GCPASS_REPORT"))),
         plan=_read_plan(own.get("plan")),
         strict=_read_strict(own.get("strict", False)),
-        inductor={**(_compat.inductor_options(mode) if mode else {}), **given},
+        inductor={**(_compat_inductor.inductor_options(mode) if mode else {}), **given},
     )
 
 
@@ -121,7 +121,7 @@ def check_codegen(codegen: object) -> str:
 
 
 def _check_passed_on(given: Mapping[str, Any]) -> None:
-    known = _compat.inductor_options() if given else {}
+    known = _compat_inductor.inductor_options() if given else {}
     for name in given:
         if name.replace("-", "_") not in known:
             raise OptionError(

@@ -26,7 +26,7 @@ from gcpass._evaluate import Evaluator
 from gcpass._plan import Plan
 from gcpass._planning import Planned, Request, infeasible_message, make_plan, resolve_budget
 from gcpass._problem import Kernel
-from gcpass.fx import _compat, _meta
+from gcpass.fx import _compat_inductor, _meta
 from gcpass.fx._analyze import Analysis
 from gcpass.fx._call import block_nbytes, call_of, packet_name
 from gcpass.fx._devices import device_of
@@ -226,7 +226,7 @@ def _written(
     module = copy_graph(module)
     (output,) = module.graph.find_nodes(op="output")
     _meta.show_outputs(output, visible)
-    return _compat.generated_code(module, inputs, overwritten)
+    return _compat_inductor.generated_code(module, inputs, overwritten)
 
 
 def _restride(value: Any, strides: tuple[int, ...] | None) -> Any:
@@ -246,7 +246,7 @@ def _overwritten(forward: fx.GraphModule, backward: fx.GraphModule, visible: int
         for place, node in enumerate(backward.graph.find_nodes(op="placeholder"))
         if node.name in saved
     }
-    found = _compat.donated(
+    found = _compat_inductor.donated(
         _values(inputs),
         _values(outputs[:visible]),
         _values(_outputs(backward)),
