@@ -16,14 +16,14 @@ from gcpass._version import __version__
 
 if TYPE_CHECKING:
     from gcpass.fx._capture import fake_mode
-    from gcpass.fx._measure import Measurement, measure
+    from gcpass.fx._measure import measure
     from gcpass.fx._plan_call import frontier, plan
+    from gcpass.fx._region import region
 
 __all__ = [
     "CaptureError",
     "GcpassError",
     "InfeasibleBudget",
-    "Measurement",
     "OptionError",
     "Plan",
     "__version__",
@@ -32,14 +32,15 @@ __all__ = [
     "measure",
     "plan",
     "policies",
+    "region",
 ]
 
 _LAZY = {
     "fake_mode": "gcpass.fx._capture",
     "measure": "gcpass.fx._measure",
-    "Measurement": "gcpass.fx._measure",
     "frontier": "gcpass.fx._plan_call",
     "plan": "gcpass.fx._plan_call",
+    "region": "gcpass.fx._region",
 }
 
 

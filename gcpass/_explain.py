@@ -90,7 +90,7 @@ def candidates(problem: Problem) -> Iterator[tuple[int, Row]]:
         storage = problem.kept_storage.get(index)
         if storage is not None and problem.wanted[index] and problem.storages[storage].nbytes:
             op = problem.ops[index]
-            made_by = problem.ops[problem.storages[storage].producer]  # of an item: its tuple
+            made_by = problem.ops[problem.maker(index)]
             yield (
                 index,
                 Row(

@@ -75,6 +75,7 @@ class Plan:
             (`gcpass._solvers._bound`); 0 where nothing is.
         peak: what the peak is made of.
         policy: the policy asked for; ``"optimal"`` is gcpass's own choice.
+        rules: what was asked for of modules: a pattern of paths, and ``"save"`` or ``"recompute"``.
         solver: who chose; ``"policy"`` if the policy left nothing open.
         hardware: the cost model.
         codegen: whose memory is predicted: ``"inductor"`` or ``"eager"``.
@@ -106,6 +107,7 @@ class Plan:
     kept: tuple[str, ...]
     graph: str
     stops: tuple[tuple[str, int], ...] = ()
+    rules: tuple[tuple[str, str], ...] = ()
     step_seconds: float = 0.0
     counted: int = 0
     notes: tuple[str, ...] = ()
@@ -159,7 +161,8 @@ class Plan:
             data["peak"] = Peak(**data["peak"])
             for name in ("kept", "notes"):
                 data[name] = tuple(data[name])
-            data["versions"] = tuple((a, b) for a, b in data["versions"])
+            for name in ("versions", "rules"):
+                data[name] = tuple((a, b) for a, b in data.get(name, ()))
             data["stops"] = tuple((name, depth) for name, depth in data.get("stops", ()))
             data["frontier"] = tuple(Tradeoff(**point) for point in data.get("frontier", ()))
             for name in ("timeline", "unconstrained"):
@@ -260,6 +263,9 @@ def _summary_lines(plan: Plan) -> list[str]:
     if plan.lower_bound_seconds:
         least = f"{plan.lower_bound_ratio:.1%}"
         lines.append(f"                 no plan within the budget recomputes less than {least}")
+    if plan.rules:
+        said = ", ".join(f"{pattern}: {said}" for pattern, said in plan.rules)
+        lines.append(f"rules            {said}")
     for decision in ("kept", "recomputed"):
         rows = [r for r in fold(plan.rows()) if r.decision == decision]
         if rows:

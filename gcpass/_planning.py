@@ -15,7 +15,7 @@ from gcpass._problem import Problem
 from gcpass._repeat import Repeated, Stops, repeat
 from gcpass._solvers import Solution, Status, find_solver, sweep
 from gcpass._units import PICOSECONDS, format_bytes
-from gcpass.policies import Policy
+from gcpass.policies import ModuleRules, Policy
 
 ON_INFEASIBLE = ("error", "best")
 POLICY = "policy"  # the solver's name in a plan that a policy alone decided
@@ -28,17 +28,26 @@ class Request:
     Attributes:
         budget: the bound on the peak; ``auto`` must have been resolved.
         policy: a manual policy, or None for the optimiser.
+        rules: by module path (`gcpass.policies.read_rules`); the policy decides what they leave.
         solver: the solver's name.
         on_infeasible: ``"error"`` or ``"best"``.
+        one_graph: whether the graph is all of the user's step: rules must name modules of it.
     """
 
     budget: Budget = NO_BUDGET
     policy: Policy | None = None
+    rules: ModuleRules = ()
     solver: str = "auto"
     on_infeasible: str = "error"
+    one_graph: bool = False
 
     def __post_init__(self) -> None:
         find_solver(self.solver)
+        if self.rules and self.policy is not None and self.policy.torch_budget is not None:
+            raise OptionError(
+                f"rules={dict(self.rules)!r} and policy={self.policy.name!r}: torch's partitioner "
+                "decides everything itself; give one of the two"
+            )
         if self.on_infeasible not in ON_INFEASIBLE:
             raise OptionError(
                 f"on_infeasible={self.on_infeasible!r} must be one of {', '.join(ON_INFEASIBLE)}"
@@ -172,6 +181,7 @@ def _planned(
         lower_bound_seconds=solution.bound_picoseconds / PICOSECONDS,
         peak=_peak(evaluation.peak),
         policy=request.policy.name if request.policy else "optimal",
+        rules=request.rules,
         solver=POLICY if request.policy and request.policy.fixed else request.solver,
         hardware=original.hardware,
         codegen=problem.codegen,

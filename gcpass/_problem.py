@@ -124,6 +124,21 @@ class Storage:
     holder: int | None
 
 
+@dataclass(frozen=True, slots=True)
+class Bound:
+    """A bound on what is saved of a part of the forward.
+
+    Attributes:
+        name: of the part.
+        ops: what makes the values that count.
+        nbytes: how much of them may be saved.
+    """
+
+    name: str
+    ops: frozenset[int]
+    nbytes: int
+
+
 @dataclass(frozen=True)
 class Problem:
     """A joint graph, ready to be planned.
@@ -137,6 +152,7 @@ class Problem:
         hardware: the cost model that the ops' times are of.
         kept_byte_picoseconds: time that each byte kept takes, whatever it holds: that of memory
             which is new in every step.
+        bounds: on what is saved of its parts; the rules on its ops keep them.
     """
 
     ops: tuple[Op, ...]
@@ -146,6 +162,7 @@ class Problem:
     codegen: str = "eager"
     hardware: str = "reference"
     kept_byte_picoseconds: int = 0
+    bounds: tuple[Bound, ...] = ()
 
     def __post_init__(self) -> None:
         for index, op in enumerate(self.ops):
@@ -256,6 +273,11 @@ class Problem:
                     for s in self.ops[read].storages:
                         last[s] = op
         return tuple(last)
+
+    def maker(self, op: int) -> int:
+        """The op that makes the value: of an item of a tuple, the one that makes the tuple."""
+        held = (self.storages[s] for s in self.ops[op].storages)
+        return next((s.producer for s in held if s.holder == op), op)
 
     def is_input(self, op: int) -> bool:
         """Whether the backward can read it for nothing: alive before the call and not mutated."""

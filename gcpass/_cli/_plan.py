@@ -16,6 +16,17 @@ from gcpass._errors import OptionError
 NOT_FITTING = 3  # exit code
 
 
+def read_rules(given: list[str] | None) -> dict[str, str]:
+    """``["layers.*.mlp=recompute"]`` as a mapping."""
+    rules = {}
+    for text in given or ():
+        pattern, separator, said = text.partition("=")
+        if not separator:
+            raise OptionError(f"--rule {text!r} must be PATTERN=save or PATTERN=recompute")
+        rules[pattern] = said
+    return rules
+
+
 def plan(
     target: o.Model,
     budget: Annotated[
@@ -24,6 +35,13 @@ def plan(
     ] = None,
     policy: Annotated[
         str | None, typer.Option(help="A manual policy, such as none, full or torch:0.5.")
+    ] = None,
+    rule: Annotated[
+        list[str] | None,
+        typer.Option(
+            help="What modules shall do: layers.*.mlp=recompute, or =save; again for more.",
+            metavar="PATTERN=SAID",
+        ),
     ] = None,
     codegen: o.Codegen = "inductor",
     hardware: o.Hardware = "auto",
@@ -48,9 +66,11 @@ def plan(
     Exit codes: 0 fits, 3 does not, 2 bad input.
     """
     on_a_device = is_named(target) or device_memory is not None
-    if on_a_device and (budget is not None or policy is not None):
-        given = "--budget" if budget is not None else "--policy"
-        raise OptionError(f"{given} is of a plan; here the device's memory decides")
+    of_a_plan = {"--budget": budget, "--policy": policy, "--rule": rule}
+    given = [name for name, value in of_a_plan.items() if value is not None]
+    if on_a_device and given:
+        raise OptionError(f"{given[0]} is of a plan; here the device's memory decides")
+    rules = read_rules(rule)
     bound = parse_budget(budget, where="--budget")
     check_writable(json, "--json")
     if not on_a_device:
@@ -58,7 +78,13 @@ def plan(
 
         fn, args = load(target, fake=fake)
         made = gcpass.plan(
-            fn, args, memory_budget=bound, policy=policy, codegen=codegen, hardware=hardware
+            fn,
+            args,
+            memory_budget=bound,
+            policy=policy,
+            rules=rules,
+            codegen=codegen,
+            hardware=hardware,
         )
         write_json(json, replace(made, target=target).to_json())
         show(json, made.summary())

@@ -14,6 +14,7 @@ from gcpass._solvers._repeated import solve, sweep
 from gcpass._solvers._segments import sketch
 from gcpass._solvers._segments import solve as solve_by_segments
 from gcpass._solvers._solution import Solution, Status
+from gcpass._solvers._within import fastest, made_in, saved_nbytes, within
 
 Solver = Callable[[Evaluator, "int | None"], Solution]
 
@@ -39,4 +40,15 @@ def find_solver(name: str, *, certify: bool = True) -> Solver:
     return lambda evaluator, budget: certified(evaluator, solver(evaluator, budget), budget)
 
 
-__all__ = ["Solution", "Solver", "Status", "find_solver", "sketch", "sweep"]
+__all__ = [
+    "Solution",
+    "Solver",
+    "Status",
+    "fastest",
+    "find_solver",
+    "made_in",
+    "saved_nbytes",
+    "sketch",
+    "sweep",
+    "within",
+]

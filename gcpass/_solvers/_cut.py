@@ -53,7 +53,8 @@ class CutNetwork:
     other reads is merged into its reader where keeping it could never be the better choice.
 
     Attributes:
-        demanded: ops of the stretch that the backward itself reads, less the given ones.
+        demanded: ops of the stretch that the backward itself reads, less the given ones, and what
+            else is wanted.
     """
 
     def __init__(
@@ -62,6 +63,7 @@ class CutNetwork:
         ops: range,
         given: Collection[int],
         weigh: Callable[[int], int] | None = None,
+        wanted: Collection[int] = (),
     ) -> None:
         """
         Args:
@@ -70,9 +72,10 @@ class CutNetwork:
             given: ops of the stretch that are kept in any case.
             weigh: the bytes that keeping an op counts for, and time for writing and reading it
                 none; by default its own bytes, and its own time.
+            wanted: ops of the stretch that are wanted beside those that the backward reads.
         """
         self._problem, self._weigh = problem, weigh
-        self.demanded = _demanded(problem, ops, given)
+        self.demanded = _demanded(problem, ops, given).union(wanted)
         members = _members(problem, ops, given, self.demanded)
         stands_for = _views(problem, members)
         self._reads: dict[int, set[int]] = {}

@@ -19,9 +19,11 @@ from gcpass.fx._costs import Prices
 from gcpass.fx._devices import device_of
 from gcpass.fx._kernels import kernel
 from gcpass.fx._phases import classify, is_tangent, output_nodes, running_order
+from gcpass.fx._region import regions_of
 from gcpass.fx._traffic import loop_traffic
 from gcpass.fx._views import base_of, clone_mutated_inputs, mutated_inputs
 from gcpass.fx._workspaces import dense_copies_nbytes, result_nbytes, workspace_nbytes
+from gcpass.policies import Region
 
 _CUDA_BLOCK = 512  # bytes that CUDA's caching allocator rounds up to
 _REUSED_NBYTES = 8 * 2**20  # of freed memory that a C library keeps rather than gives back, at most
@@ -37,14 +39,18 @@ class Analysis:
         problem: what the solvers see.
         nodes: the graph node of each op of the problem.
         num_fwd_outputs: how many of the joint graph's outputs the forward returns.
+        regions: what was marked in the user's code.
         notes: what a user should know of the prices, in sentences.
+        ruled_by: whose rules the problem has beside the graph's own.
     """
 
     joint: fx.GraphModule
     problem: Problem
     nodes: tuple[fx.Node, ...]
     num_fwd_outputs: int
+    regions: tuple[Region, ...] = ()
     notes: tuple[str, ...] = ()
+    ruled_by: tuple[str, ...] = ()
 
     def preferring(self) -> Analysis | None:
         """The same under the user's preferences; None if there are none."""
@@ -78,7 +84,14 @@ def analyze(joint: fx.GraphModule, num_fwd_outputs: int, prices: Prices, codegen
     order = running_order(joint, phases)
     rules = Rules(mutated_inputs(joint), drifting_choices(order, phases, codegen), tags)
     problem = _Builder(joint, order, phases, num_fwd_outputs, prices, codegen, rules).build()
-    return Analysis(joint, problem, tuple(order), num_fwd_outputs, prices.finish())
+    return Analysis(
+        joint,
+        problem,
+        tuple(order),
+        num_fwd_outputs,
+        regions_of(order, problem.forward_range),
+        (*prices.finish(), *rules.notes()),
+    )
 
 
 class _Builder:

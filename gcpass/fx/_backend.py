@@ -17,6 +17,7 @@ from gcpass.fx._devices import device_of
 from gcpass.fx._options import Options, read_options, resolve_auto
 from gcpass.fx._partitioner import Partitioner
 from gcpass.fx._prices import find_prices
+from gcpass.fx._region import regions_fingerprint
 
 
 def gcpass(
@@ -31,8 +32,9 @@ def gcpass(
     Args:
         gm: the graph Dynamo captured.
         example_inputs: its inputs.
-        options: ``memory_budget``, ``reserve``, ``policy``, ``hardware``, ``solver``,
-            ``on_infeasible``, ``codegen``, ``report``, ``plan``; any other goes to Inductor.
+        options: ``memory_budget``, ``reserve``, ``policy``, ``rules``, ``hardware``, ``solver``,
+            ``on_infeasible``, ``codegen``, ``report``, ``plan``, ``strict``; any other goes to
+            Inductor.
         mode: ``torch.compile``'s mode, for Inductor.
 
     Returns:
@@ -68,7 +70,8 @@ def compile_graph(
             write_report(plan, options.report)
 
     wants_plan = on_plan is not None or options.report is not None
-    partitioner = Partitioner(options, prices, planned if wants_plan else None)
+    regions = regions_fingerprint(gm)
+    partitioner = Partitioner(options, prices, planned if wants_plan else None, regions)
     if options.codegen == "eager":
         return _compat.compile_eagerly(
             gm, example_inputs, partitioner, _compat.eager_decompositions()

@@ -42,6 +42,8 @@ class Rules:
         policy = _meta.checkpoint_policy(node)
         if policy is Policy.MUST_SAVE and not self._added_by_torch(node):
             return Constraint(Rule.KEEP, "the user's checkpointing policy saves it")
+        if _is(policy, "MUST_CPU_OFFLOAD"):
+            return Constraint(Rule.KEEP, "the user's checkpointing policy offloads it: kept here")
         if policy is Policy.MUST_RECOMPUTE:
             return Constraint(Rule.NEVER_KEEP, "the user's checkpointing policy recomputes it")
         if is_random(node):
@@ -72,13 +74,24 @@ class Rules:
         if node in self.choices or isinstance(node.target, _compat.HigherOrderOperator):
             return None
         policy = _meta.checkpoint_policy(node)
-        if policy is Policy.PREFER_SAVE:
+        if policy is Policy.PREFER_SAVE or _is(policy, "PREFER_CPU_OFFLOAD"):
             return Constraint(Rule.KEEP, "the user's checkpointing policy prefers to save it")
         if policy is Policy.MUST_SAVE and self._added_by_torch(node):
             return Constraint(Rule.KEEP, "it passes from one of the user's regions to another")
         if policy is Policy.PREFER_RECOMPUTE:
             return Constraint(Rule.NEVER_KEEP, "in a region that the user checkpointed")
         return None
+
+    def notes(self) -> tuple[str, ...]:
+        """What becomes of tags that are not taken at their word."""
+        offloading = ("MUST_CPU_OFFLOAD", "PREFER_CPU_OFFLOAD")
+        count = sum(_is(tag, *offloading) for tag in self.tags.values())
+        if not count:
+            return ()
+        return (
+            f"gcpass offloads nothing to the CPU: {count} ops that the user's checkpointing would "
+            "offload are taken as ones to save, where they are",
+        )
 
     def _runs_once(self, node: fx.Node) -> str | None:
         """Why ``node`` must not run again, whatever the user's checkpointing says of it."""
@@ -103,6 +116,11 @@ class Rules:
         """Whether torch itself turned a preference into a value to save, between two regions."""
         before = self.tags.get(node)
         return before is Policy.PREFER_RECOMPUTE and not _meta.has_backward_hook(node)
+
+
+def _is(tag: _compat.CheckpointPolicy | None, *names: str) -> bool:
+    """Whether a tag is one of some names, which older releases do not have."""
+    return tag is not None and tag.name in names
 
 
 def _is_opaque(node: fx.Node) -> bool:

@@ -125,6 +125,7 @@ def measure(
     codegen: str = "inductor",
     memory_budget: object = None,
     policy: PolicyLike | None = None,
+    rules: Mapping[str, str] | None = None,
     device: str | torch.device | None = None,
 ) -> Measurement:
     """Compile the training step of a callable under a plan, run it, and weigh it.
@@ -137,6 +138,7 @@ def measure(
         codegen: ``"inductor"`` or ``"eager"``.
         memory_budget: as for `gcpass.plan`.
         policy: as for `gcpass.plan`.
+        rules: as for `gcpass.plan`.
         device: where to move ``fn`` (a module) and its tensors first; None: where they are.
 
     Returns:
@@ -150,7 +152,7 @@ def measure(
     """
     if isinstance(steps, bool) or not isinstance(steps, int) or steps < 1:
         raise OptionError(f"steps={steps!r} must be a whole number of at least 1")
-    request = make_request(memory_budget, policy, "auto", "error")
+    request = make_request(memory_budget, policy, "auto", "error", rules)
     options = Options(request=request, codegen=check_codegen(codegen))
     fn, args, kwargs = _move(fn, args, kwargs, device)
     step = Step(fn, args, kwargs, options)

@@ -50,6 +50,18 @@ def checkpoint_policy(node: fx.Node) -> _compat.CheckpointPolicy | None:
     return policy if isinstance(policy, _compat.CheckpointPolicy) else None
 
 
+def annotation(node: fx.Node, key: str) -> Any:
+    """What `torch.fx.traceback.annotate` put on the node under ``key``; None if nothing."""
+    custom = node.meta.get("custom")
+    return custom.get(key) if isinstance(custom, dict) else None
+
+
+def forget_annotation(node: fx.Node, key: str) -> None:
+    """Take what `annotation` finds off the node."""
+    if annotation(node, key) is not None:
+        node.meta["custom"] = {k: v for k, v in node.meta["custom"].items() if k != key}
+
+
 def has_backward_hook(node: fx.Node) -> bool:
     """Whether a hook of the backward wants the node's value as the forward left it."""
     return bool(node.meta.get("has_backward_hook", False))

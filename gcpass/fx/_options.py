@@ -20,7 +20,7 @@ from gcpass._units import format_bytes, parse_bytes
 from gcpass.fx import _compat, _compat_inductor
 from gcpass.fx._devices import device_of
 from gcpass.fx._prices import check_hardware
-from gcpass.policies import PolicyLike, find_policy
+from gcpass.policies import PolicyLike, find_policy, read_rules
 
 CODEGENS = ("inductor", "eager")
 _MARGIN = 0.02  # of a CUDA device's free memory, for the allocator's rounding and fragments
@@ -28,6 +28,7 @@ _OWN = (
     "memory_budget",
     "reserve",
     "policy",
+    "rules",
     "hardware",
     "solver",
     "on_infeasible",
@@ -80,6 +81,12 @@ def read_options(options: Mapping[str, Any] | None, mode: str | None = None) -> 
     given = dict(options or {})
     own = {name: given.pop(name) for name in _OWN if name in given}
     _check_passed_on(given)
+    plan = _read_plan(own.get("plan"))
+    if plan is not None and own.get("rules"):
+        raise OptionError(
+            f"rules={own['rules']!r} and a plan: a stored plan decides everything; give one of the "
+            "two"
+        )
     budget = (
         parse_budget(own["memory_budget"])
         if "memory_budget" in own
@@ -91,12 +98,13 @@ def read_options(options: Mapping[str, Any] | None, mode: str | None = None) -> 
             own.get("policy"),
             own.get("solver", "auto"),
             own.get("on_infeasible", "error"),
+            own.get("rules"),
         ),
         hardware=check_hardware(own.get("hardware", "auto")),
         codegen=check_codegen(own.get("codegen", "inductor")),
         reserve_bytes=_read_reserve(own.get("reserve")),
         report=_read_report(own.get("report", os.environ.get("GCPASS_REPORT"))),
-        plan=_read_plan(own.get("plan")),
+        plan=plan,
         strict=_read_strict(own.get("strict", False)),
         inductor={**(_compat_inductor.inductor_options(mode) if mode else {}), **given},
     )
@@ -107,9 +115,16 @@ def make_request(
     policy: PolicyLike | None,
     solver: str,
     on_infeasible: str,
+    rules: object = None,
 ) -> Request:
     """A checked request."""
-    return Request(parse_budget(budget), find_policy(policy), solver, on_infeasible)
+    return Request(
+        budget=parse_budget(budget),
+        policy=find_policy(policy),
+        rules=read_rules(rules),
+        solver=solver,
+        on_infeasible=on_infeasible,
+    )
 
 
 def check_codegen(codegen: object) -> str:

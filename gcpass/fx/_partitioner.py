@@ -30,14 +30,16 @@ from gcpass.fx._graphs import copy_graph
 from gcpass.fx._lower import lower
 from gcpass.fx._options import Options
 from gcpass.fx._preferences import honouring
+from gcpass.fx._region import forget_torchs_regions
+from gcpass.fx._ruling import apply_rules
 from gcpass.fx._trace import trace_plan
 from gcpass.fx._verify import counted, plan_checked
 from gcpass.fx._views import clone_mutated_inputs
-from gcpass.policies import Policy, ruled
 
 log = logging.getLogger("gcpass")
 
 VERSIONS = {"gcpass": __version__, "torch": torch.__version__}
+UNRULED = Request()
 
 
 class Partitioner(_compat.CustomPartitionerFn):
@@ -47,12 +49,18 @@ class Partitioner(_compat.CustomPartitionerFn):
         options: the checked options; ``request.budget.auto`` must have been resolved.
         prices: of the ops on the device that is compiled for.
         on_plan: called with each plan made, its peak counted; None if nobody asks.
+        regions: fingerprint of the regions that are marked in the graph.
     """
 
     def __init__(
-        self, options: Options, prices: Prices, on_plan: Callable[[Plan], None] | None
+        self,
+        options: Options,
+        prices: Prices,
+        on_plan: Callable[[Plan], None] | None,
+        regions: str = "",
     ) -> None:
         self._options, self._prices, self._on_plan = options, prices, on_plan
+        self._regions = regions
 
     def __call__(
         self, gm: fx.GraphModule, joint_inputs: Sequence[object], **kwargs: Any
@@ -77,6 +85,7 @@ class Partitioner(_compat.CustomPartitionerFn):
             stacklevel=2,
         )
         clone_mutated_inputs(original, kept=True)
+        forget_torchs_regions(original)
         return stock(original, joint_inputs, 1.0, **kwargs)
 
     def _partition(
@@ -106,7 +115,7 @@ class Partitioner(_compat.CustomPartitionerFn):
         num_fwd_outputs = kwargs["num_fwd_outputs"]
         static = kwargs.get("static_lifetime_input_indices")
         if self._chooses() and codegen == "inductor" and request.budget != NO_BUDGET:
-            analysis = analyze_graph(gm, num_fwd_outputs, self._prices, codegen, request.policy)
+            analysis = analyze_graph(gm, num_fwd_outputs, self._prices, codegen, request)
             checked = honouring(
                 analysis, request, lambda a, asked: plan_checked(a, asked, VERSIONS, static)
             )
@@ -139,6 +148,8 @@ class Partitioner(_compat.CustomPartitionerFn):
             _source_digest(),
             request.budget,
             request.policy.fingerprint if request.policy else None,
+            request.rules,
+            self._regions,
             request.solver,
             self._options.hardware,
             self._prices.fingerprint,
@@ -165,7 +176,7 @@ def plan_graph(
     """
     torch_budget = request.policy.torch_budget if request.policy else None
     stock_source = copy_graph(joint) if torch_budget is not None else None
-    analysis = analyze_graph(joint, num_fwd_outputs, prices, codegen, request.policy)
+    analysis = analyze_graph(joint, num_fwd_outputs, prices, codegen, request)
     if stored is not None:
         evaluator = Evaluator(analysis.problem)
         return analysis, evaluator, replay(evaluator, stored)
@@ -198,7 +209,7 @@ def plan_frontier(
     Raises:
         UnsupportedGraph: the graph cannot be planned.
     """
-    analysis = analyze_graph(joint, num_fwd_outputs, prices, codegen)
+    analysis = analyze_graph(joint, num_fwd_outputs, prices, codegen, request)
     evaluator = Evaluator(analysis.problem)
     made = make_frontier(evaluator, request, count, versions=VERSIONS, notes=analysis.notes)
     return [explained(evaluator, planned) for planned in made]
@@ -209,21 +220,19 @@ def analyze_graph(
     num_fwd_outputs: int,
     prices: Prices,
     codegen: str,
-    policy: Policy | None = None,
+    request: Request = UNRULED,
 ) -> Analysis:
-    """Analyze a joint graph, with the rules that a policy puts on the optimiser.
+    """Analyze a joint graph, with the rules that a request and marked regions put on it.
 
     Raises:
         UnsupportedGraph: there is nothing in it to plan.
-        OptionError: the policy's rule says what it must not.
+        OptionError: a policy's rule says what it must not.
+        InfeasibleBudget: a region's budget cannot be kept, and the request says to raise.
     """
     analysis = analyze(joint, num_fwd_outputs, prices, codegen)
     if not any(op.phase is Phase.BACKWARD for op in analysis.problem.ops):
         raise UnsupportedGraph("its backward does not depend on the forward's gradients")
-    if policy is not None and not policy.fixed:
-        problem, notes = ruled(analysis.problem, policy)
-        analysis = replace(analysis, problem=problem, notes=(*analysis.notes, *notes))
-    return analysis
+    return apply_rules(analysis, request)
 
 
 def stock(

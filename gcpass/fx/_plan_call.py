@@ -30,6 +30,7 @@ def plan(
     hardware: str = "auto",
     policy: PolicyLike | None = None,
     codegen: str = "inductor",
+    rules: Mapping[str, str] | None = None,
     solver: str = "auto",
     on_infeasible: str = "error",
 ) -> Plan:
@@ -46,6 +47,8 @@ def plan(
         policy: None for the optimiser, or a manual policy: its name (`gcpass.policies`), an object
             of `gcpass.policies`, or a function of a row that returns ``"save"``, ``"recompute"``
             or None.
+        rules: ``"save"`` or ``"recompute"`` by pattern of module paths, such as
+            ``{"layers.*.mlp": "recompute", "*.router": "save"}``; the policy decides the rest.
         codegen: whose memory is predicted: ``"inductor"`` (fused) or ``"eager"`` (op by op).
         solver: who chooses.
         on_infeasible: ``"error"``, or ``"best"`` for the smallest peak and a warning.
@@ -58,12 +61,13 @@ def plan(
         CaptureError: ``fn`` cannot be captured as one graph, or needs no gradient.
         InfeasibleBudget: no plan keeps the peak within the budget.
     """
-    request = make_request(memory_budget, policy, solver, on_infeasible)
+    request = make_request(memory_budget, policy, solver, on_infeasible, rules)
+    request = replace(request, one_graph=True)
     hardware, codegen = check_hardware(hardware), check_codegen(codegen)
     captured = capture(fn, args, kwargs, codegen)
     if request.budget.auto:
         budget = resolve_auto(Options(request=request), captured.inputs)
-        request = make_request(budget, policy, solver, on_infeasible)
+        request = replace(request, budget=budget)
     prices = find_prices(hardware, device_of(captured.inputs))
     _, evaluator, planned = plan_graph(
         captured.joint, captured.num_fwd_outputs, request, prices, codegen
@@ -84,6 +88,7 @@ def frontier(
     kwargs: Mapping[str, Any] | None = None,
     *,
     hardware: str = "auto",
+    rules: Mapping[str, str] | None = None,
     codegen: str = "inductor",
     points: int | None = None,
 ) -> Frontier:
@@ -95,6 +100,7 @@ def frontier(
         kwargs: its keyword arguments.
         hardware: the cost model: ``"auto"`` (the device's profile), ``"measured"`` (ops are run),
             ``"reference"``, a profile such as ``"h100"``, or the path of one.
+        rules: as for `plan`.
         codegen: whose memory is predicted: ``"inductor"`` (fused) or ``"eager"`` (op by op).
         points: how many plans, at most; None for 24. Their peaks are spread evenly.
 
@@ -105,7 +111,7 @@ def frontier(
         OptionError: an argument cannot be used.
         CaptureError: ``fn`` cannot be captured as one graph, or needs no gradient.
     """
-    return compare(fn, args, kwargs, hardware=hardware, codegen=codegen, points=points)
+    return compare(fn, args, kwargs, hardware=hardware, rules=rules, codegen=codegen, points=points)
 
 
 def compare(
@@ -117,21 +123,23 @@ def compare(
     codegen: str,
     points: int | None,
     policies: Sequence[str] = (),
+    rules: Mapping[str, str] | None = None,
 ) -> Frontier:
-    """`frontier`, with the plans of other policies beside it."""
+    """`frontier`, with the plans of other policies beside it, which are under no rules."""
     whole = isinstance(points, int) and not isinstance(points, bool)
     if points is not None and (not whole or points < 2):
         raise OptionError(f"points={points!r} must be a whole number of at least 2, or None")
     hardware, codegen = check_hardware(hardware), check_codegen(codegen)
-    requests = [make_request(None, p, "auto", "error") for p in (None, *policies)]
+    asked = replace(make_request(None, None, "auto", "error", rules), one_graph=True)
+    requests = [make_request(None, p, "auto", "error") for p in policies]
     captured = capture(fn, args, kwargs, codegen)
     joints = [copy_graph(captured.joint) for _ in policies]
     count = captured.num_fwd_outputs
     prices = find_prices(hardware, device_of(captured.inputs))
-    made = plan_frontier(captured.joint, count, requests[0], prices, codegen, points or _POINTS)
+    made = plan_frontier(captured.joint, count, asked, prices, codegen, points or _POINTS)
     others = (
         explained(*plan_graph(joint, count, request, prices, codegen)[1:])
-        for joint, request in zip(joints, requests[1:], strict=True)
+        for joint, request in zip(joints, requests, strict=True)
     )
     return Frontier(tuple(made), tuple(others))
 

@@ -15,6 +15,7 @@ from gcpass._errors import InfeasibleBudget, UnsupportedGraph
 from gcpass._evaluate import Evaluator
 from gcpass._planning import Request, resolve_budget
 from gcpass.fx._analyze import Analysis
+from gcpass.fx._ruling import naming_rules
 
 T = TypeVar("T")
 
@@ -36,6 +37,11 @@ def honouring(analysis: Analysis, request: Request, plan: Callable[[Analysis, Re
     Raises:
         InfeasibleBudget: no plan keeps the budget, and the request says to raise.
     """
+    with naming_rules(analysis):
+        return _honouring(analysis, request, plan)
+
+
+def _honouring(analysis: Analysis, request: Request, plan: Callable[[Analysis, Request], T]) -> T:
     preferring = analysis.preferring()
     if preferring is None:
         return plan(analysis, request)

@@ -30,8 +30,11 @@ from gcpass.policies._manual import (
     every_k,
     sac_matmul,
 )
+from gcpass.policies._marked import Region
+from gcpass.policies._modules import ModuleRules, read_rules, unmatched
+from gcpass.policies._parts import SAID
 from gcpass.policies._policy import Policy, RowRule
-from gcpass.policies._rules import ruled
+from gcpass.policies._precedence import under_rules
 
 __all__ = [
     "FULL",
@@ -40,14 +43,19 @@ __all__ = [
     "SELECTIVE_ATTENTION",
     "SQRT",
     "Block",
+    "ModuleRules",
     "Policy",
     "PolicyLike",
+    "Region",
     "every_k",
     "find_blocks",
     "find_policy",
-    "ruled",
+    "find_region_policy",
+    "read_rules",
     "sac_matmul",
     "torch_policy",
+    "under_rules",
+    "unmatched",
 ]
 
 
@@ -89,6 +97,22 @@ def find_policy(policy: PolicyLike | None) -> Policy | None:
         return sac_matmul(_whole(policy, tail))
     known = [*named, "torch", "torch:0.5", "every_k:2", "sac_matmul:2"]
     raise OptionError(f"policy={policy!r} is not known; {did_you_mean(policy, known)}")
+
+
+def find_region_policy(policy: PolicyLike | None) -> Policy | str | None:
+    """The policy meant for a region: ``"save"``, ``"recompute"``, or as for the whole graph.
+
+    Raises:
+        OptionError: there is no such policy, or it is torch's partitioner, which knows no regions.
+    """
+    if isinstance(policy, str) and policy in SAID:
+        return policy
+    found = find_policy(policy)
+    if found is not None and found.torch_budget is not None:
+        raise OptionError(f"policy={found.name!r} is of whole graphs, and not of a region")
+    if found == NONE:
+        return "save"
+    return "recompute" if found == FULL else found
 
 
 def _number(policy: str, text: str) -> float:

@@ -45,12 +45,25 @@ def kept_under(
 
 
 def restricted(problem: Problem, rules: dict[int, Rule], reason: str) -> Problem:
-    """The problem with rules on ops that have none of their own, nor are items of one that does."""
+    """The problem with rules on ops that have none of their own, nor are items of one that does.
+
+    Preferences that contradict a rule are dropped: whoever rules was more explicit.
+    """
     ops = list(problem.ops)
     for op, rule in rules.items():
         if own_constraint(problem, op) is None:
             ops[op] = replace(ops[op], constraint=Constraint(rule, reason))
+        items = (problem.storages[s].holder for s in problem.produced[op])
+        for preferring in {op, *items} - {None}:
+            preference = ops[preferring].preference
+            if preference is not None and contradict(rule, preference.rule):
+                ops[preferring] = replace(ops[preferring], preference=None)
     return replace(problem, ops=tuple(ops))
+
+
+def contradict(rule: Rule, other: Rule) -> bool:
+    """Whether one of two rules wants the value kept, and the other does not."""
+    return (rule is Rule.NEVER_KEEP) != (other is Rule.NEVER_KEEP)
 
 
 def own_constraint(problem: Problem, op: int) -> Constraint | None:
