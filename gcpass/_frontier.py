@@ -19,7 +19,8 @@ class Frontier:
 
     Attributes:
         points: the optimiser's plans, from the fastest to the one with the smallest peak; each has
-            a smaller peak and recomputes more than the one before.
+            a smaller peak and recomputes more than the one before, but where the user's
+            checkpointing preferences are let go of.
         others: plans of other policies, in the order they were asked for.
     """
 

@@ -113,6 +113,9 @@ SETTINGS: list[dict[str, Any]] = [
     {"policy": "torch"},
     {"policy": "torch:0.5"},
     {"policy": "torch:0.25"},
+    {"rules": {"layers.*": "save", "layers.0": "recompute"}},
+    {"rules": {"layers.*": "recompute", "layers.0": "save"}},
+    {"rules": {"layers.0": "recompute", "layers.*": "save"}},
     {"solver": "segments"},
     {"hardware": "reference"},
     {"hardware": "h100"},
@@ -201,6 +204,12 @@ def test_versions_and_source_change_the_uuid(monkeypatch: pytest.MonkeyPatch) ->
         patch.setattr(_partitioner, "_source_digest", lambda: "edited")
         before.add(_uuid({}))
     assert len(before) == 4
+
+
+def test_marked_regions_change_the_uuid() -> None:
+    checked, prices = read_options({}), find_prices("reference", torch.device("cpu"))
+    uuids = {Partitioner(checked, prices, None, regions).uuid() for regions in ("", "one", "two")}
+    assert len(uuids) == 3
 
 
 def test_a_stored_plan_changes_the_uuid() -> None:

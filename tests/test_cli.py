@@ -106,11 +106,19 @@ def test_plan_finds_a_module_in_the_working_directory(
     assert "policy full" in run("plan", f"{step.stem}:step", "--codegen=eager", "--policy=full")
 
 
+def test_plan_takes_rules(step: Path) -> None:
+    rules = ("--rule", "[024]=save", "--rule", "1=recompute")
+    text = run("plan", f"{step}:step", "--codegen=eager", *rules)
+    assert "[024]: save, 1: recompute" in text and "rules['1'] recomputes it" in text
+
+
 @pytest.mark.parametrize(
     ("target", "options", "said"),
     [
         ("{step}:step", ["--policy", "ful"], "'full'"),
         ("{step}:step", ["--codegen", "eagr"], "'eager'"),
+        ("{step}:step", ["--rule", "mlp"], "PATTERN=save"),
+        ("{step}:step", ["--rule", "mlp=keep"], "rules['mlp']='keep'"),
         ("{step}:step", ["--budget", "much"], "--budget"),
         ("{step}:step", ["--budget", "1KiB", "--codegen", "eager"], "below the smallest peak"),
         ("{step}:step", ["--json", "/nowhere/plan.json", "--codegen", "eager"], "/nowhere"),

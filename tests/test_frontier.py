@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 import torch
+from torch.utils.checkpoint import checkpoint
 from typer.testing import CliRunner
 
 import gcpass
@@ -34,6 +35,24 @@ def test_every_point_is_smaller_and_slower_than_the_one_before(frontier: Frontie
     for a, b in pairwise(frontier.points):
         assert b.predicted_peak_bytes < a.predicted_peak_bytes
         assert b.recompute_seconds > a.recompute_seconds
+
+
+def test_preferences_are_followed_as_far_as_they_go() -> None:
+    """Down to the smallest peak of a plan under them; then plans that let go of them."""
+
+    def preferring(data: torch.Tensor) -> torch.Tensor:
+        x = MODEL[:8](data)
+        return MODEL[8:](
+            checkpoint(lambda x: torch.tanh(x).exp().sin(), x, use_reentrant=False)
+        ).sum()
+
+    points = gcpass.frontier(preferring, (DATA,), codegen="eager", points=12).points
+    assert all(b.predicted_peak_bytes < a.predicted_peak_bytes for a, b in pairwise(points))
+    followed = [any("is followed" in note for note in point.notes) for point in points]
+    assert followed[0] and followed == sorted(followed, reverse=True)
+    for point, follows in zip(points, followed, strict=True):
+        inside = [r for r in point.rows() if r.target in ("aten.exp", "aten.sin")]
+        assert not follows or all(row.decision == "recomputed" for row in inside)
 
 
 def test_every_point_is_a_plan_that_fits_where_it_says(frontier: Frontier) -> None:

@@ -15,6 +15,9 @@ A choice that only the backward reads (the mask of relu, the sign in the gradien
 a maximum whose value alone the forward used) was none of the forward's: those functions are
 continuous, and either side's derivative is as good at the jump. Nor do comparisons with infinity
 turn over by a rounding.
+
+Top-k routing is kept even where it would be replayed: where a router sends its tokens decides what
+all that follows computes, and indices are small.
 """
 
 from __future__ import annotations
@@ -49,6 +52,7 @@ _ATOMIC = {
                  "put", "embedding_dense_backward", "_embedding_bag", "histc", "bincount",
                  "grid_sampler_2d_backward", "upsample_bilinear2d_backward", "_ctc_loss")
 }  # fmt: skip
+_ROUTING = ("aten.topk",)
 _NONDETERMINISTIC = getattr(torch.Tag, "nondeterministic_bitwise", None)
 
 
@@ -71,7 +75,7 @@ def drifting_choices(
         elif node.target is operator.getitem or base_of(node) is not None:
             drifts[node] = inexact and _is_floating(node)
         else:
-            if inexact and _chooses(node, phases):
+            if (inexact or packet_name(node) in _ROUTING) and _chooses(node, phases):
                 found.add(node)
             drifts[node] = node not in found and _drifts(node, inexact, codegen)
     return found

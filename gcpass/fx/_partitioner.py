@@ -29,7 +29,7 @@ from gcpass.fx._failure import write_failure
 from gcpass.fx._graphs import copy_graph
 from gcpass.fx._lower import lower
 from gcpass.fx._options import Options
-from gcpass.fx._preferences import honouring
+from gcpass.fx._preferences import honouring, preferred_first
 from gcpass.fx._region import forget_torchs_regions
 from gcpass.fx._ruling import apply_rules
 from gcpass.fx._trace import trace_plan
@@ -210,9 +210,15 @@ def plan_frontier(
         UnsupportedGraph: the graph cannot be planned.
     """
     analysis = analyze_graph(joint, num_fwd_outputs, prices, codegen, request)
-    evaluator = Evaluator(analysis.problem)
-    made = make_frontier(evaluator, request, count, versions=VERSIONS, notes=analysis.notes)
-    return [explained(evaluator, planned) for planned in made]
+
+    share = count if analysis.preferring() is None else max(count // 2, 2)
+
+    def plans(analysis: Analysis) -> list[Plan]:
+        evaluator = Evaluator(analysis.problem)
+        made = make_frontier(evaluator, request, share, versions=VERSIONS, notes=analysis.notes)
+        return [explained(evaluator, planned) for planned in made]
+
+    return preferred_first(analysis, plans)
 
 
 def analyze_graph(

@@ -6,6 +6,8 @@ preferences first; only if none of those keeps the budget, without any of them.
 
 from __future__ import annotations
 
+import contextlib
+import math
 from collections.abc import Callable
 from dataclasses import replace
 from typing import TypeVar
@@ -13,6 +15,7 @@ from typing import TypeVar
 from gcpass._budget import NO_BUDGET, Budget
 from gcpass._errors import InfeasibleBudget, UnsupportedGraph
 from gcpass._evaluate import Evaluator
+from gcpass._plan import Plan
 from gcpass._planning import Request, resolve_budget
 from gcpass.fx._analyze import Analysis
 from gcpass.fx._ruling import naming_rules
@@ -52,6 +55,22 @@ def _honouring(analysis: Analysis, request: Request, plan: Callable[[Analysis, R
         return plan(_noted(preferring, *_said(analysis)), replace(request, on_infeasible="error"))
     except (InfeasibleBudget, UnsupportedGraph):
         return plan(_noted(analysis, _LET_GO), request)
+
+
+def preferred_first(analysis: Analysis, plans: Callable[[Analysis], list[Plan]]) -> list[Plan]:
+    """A graph's plans under the user's preferences, and below their smallest peak those without.
+
+    Args:
+        analysis: of the graph.
+        plans: an analyzed graph's plans, from the largest peak to the smallest.
+    """
+    preferring, found = analysis.preferring(), list[Plan]()
+    if preferring is not None:
+        with contextlib.suppress(UnsupportedGraph):  # preferences that contradict each other
+            found = plans(_noted(preferring, *_said(analysis)))
+        analysis = _noted(analysis, _LET_GO)
+    smallest = found[-1].predicted_peak_bytes if found else math.inf
+    return [*found, *(p for p in plans(analysis) if p.predicted_peak_bytes < smallest)]
 
 
 def _said(analysis: Analysis) -> list[str]:

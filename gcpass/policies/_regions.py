@@ -83,7 +83,10 @@ def _as_a_compiler_does(problem: Problem, ruled: Collection[int]) -> dict[int, R
         if problem.produced[op]
         and problem.ops[op].phase is Phase.FORWARD
         and (problem.ops[op].kernel is not Kernel.POINTWISE or _gets_a_buffer(problem, op))
-        and not any(problem.storages[s].holder in ruled for s in problem.produced[op])
+        and not any(
+            holder in ruled or (holder is not None and problem.ops[holder].obeys(Rule.NEVER_KEEP))
+            for holder in (problem.storages[s].holder for s in problem.produced[op])
+        )
     }
 
 

@@ -7,12 +7,15 @@ from functools import partial
 from typing import Any
 
 import torch
+import torch.nn.functional as F
 from torch import Tensor, nn
 from torch.utils.checkpoint import (
     CheckpointPolicy,
     checkpoint,
     create_selective_checkpoint_contexts,
 )
+
+import gcpass
 
 from ._case import Run, case, leaf, plain
 
@@ -215,3 +218,137 @@ def torchs_own_region_budget(run: Run) -> None:
             return body(x, w)
 
     run.step(run.compile(fn), plain(64, 32), w, wrt=[w])
+
+
+@case()
+def torchs_own_region_of_a_part(run: Run) -> None:
+    """The same around a part of the graph, which torch's own partitioner refuses."""
+    region = getattr(torch.autograd.graph, "region_activation_memory_budget", None)
+    w = leaf(32, 32)
+
+    def fn(x: Tensor, w: Tensor) -> Tensor:
+        h = torch.tanh(x @ w).exp()
+        if region is None or not torch.compiler.is_compiling():
+            h = _three_layers(h, w)
+        else:
+            with region(0.0):
+                h = _three_layers(h, w)
+        return (h @ w).square().sum()
+
+    run.step(run.compile(fn), plain(64, 32), w, wrt=[w])
+
+
+@case()
+def offloading_tags(run: Run) -> None:
+    """MUST_CPU_OFFLOAD is kept where it is: it must not run again."""
+    must = CheckpointPolicy
+    if not hasattr(must, "MUST_CPU_OFFLOAD"):
+        return
+    _train(run, lambda op: must.MUST_CPU_OFFLOAD if _is_product(op) else must.MUST_RECOMPUTE)
+    run.plan_keeps(lambda target: "mm" in target, every=True)
+
+
+def _three_layers(x: Tensor, w: Tensor) -> Tensor:
+    for _ in range(3):
+        x = torch.sigmoid(x @ w).sin()
+    return x
+
+
+@case()
+def a_region_with_a_budget(run: Run) -> None:
+    """`gcpass.region` around a part of the graph, entered three times: gradients as without it."""
+    w = leaf(32, 32)
+
+    def fn(x: Tensor, w: Tensor) -> Tensor:
+        x = torch.tanh(x @ w)
+        for _ in range(3):
+            with gcpass.region(memory_budget=0.5):
+                x = _three_layers(x, w)
+        return (x @ w).square().sum()
+
+    run.step(run.compile(fn), plain(64, 32), w, wrt=[w])
+
+
+@case()
+def a_region_that_is_saved(run: Run) -> None:
+    """Nothing in it runs twice, at any budget; what is around it is the planner's."""
+    w = leaf(32, 32)
+
+    @gcpass.region(policy="save")
+    def inside(x: Tensor, w: Tensor) -> Tensor:
+        return _three_layers(x, w)
+
+    def fn(x: Tensor, w: Tensor) -> Tensor:
+        return (inside(torch.tanh(x @ w).exp(), w) @ w).exp().sum()
+
+    run.step(run.compile(fn), plain(64, 32), w, wrt=[w])
+    run.plan_keeps(lambda target: "sigmoid" in target, every=True)
+
+
+@case()
+def a_region_inside_a_region(run: Run) -> None:
+    """The innermost decides: the outer recomputes, the inner saves."""
+    w = leaf(32, 32)
+
+    def fn(x: Tensor, w: Tensor) -> Tensor:
+        x = torch.tanh(x @ w)
+        with gcpass.region(policy="recompute"):
+            x = (x @ w).exp().cos().neg()
+            with gcpass.region(policy="save"):
+                x = torch.sigmoid(x @ w)
+            x = (x @ w).cos().exp()
+            x = x.sin() * 2
+        return (x @ w).square().sum()
+
+    run.step(run.compile(fn), plain(64, 32), w, wrt=[w])
+    run.plan_keeps(lambda target: "sigmoid" in target, every=True)
+    run.plan_keeps(lambda target: target in ("aten.exp", "aten.cos"), every=False)
+
+
+@case()
+def a_region_around_checkpoints(run: Run) -> None:
+    """A region that saves overrules what plain checkpointing in it would rather recompute."""
+    w = leaf(32, 32)
+
+    def fn(x: Tensor, w: Tensor) -> Tensor:
+        x = torch.tanh(x @ w)
+        with gcpass.region(policy="save"):
+            x = checkpoint(_three_layers, x, w, use_reentrant=False)
+        return (x @ w).square().sum()
+
+    run.step(run.compile(fn), plain(64, 32), w, wrt=[w])
+    run.plan_keeps(lambda target: "sigmoid" in target, every=True)
+
+
+@case(like_eager=False)
+def dropout_in_a_region_that_is_recomputed(run: Run) -> None:
+    """The mask is the forward's all the same: L is of degree one in x, so <dL/dx, x> = L."""
+    w, x = leaf(32, 32), leaf(64, 32, seed=1)
+
+    def fn(x: Tensor, w: Tensor) -> Tensor:
+        with gcpass.region(policy="recompute"):
+            for _ in range(3):
+                x = F.dropout(x @ w, 0.5).relu()
+        return x.sum()
+
+    loss = run.step(run.compile(fn), x, w, wrt=[x, w], times=1)
+    run.agree("<dL/dx, x>", (x.grad * x).sum(), loss)
+
+
+@case()
+def statistics_in_a_region_that_is_recomputed(run: Run) -> None:
+    """Batch norm's statistics move once a step."""
+    torch.manual_seed(0)
+    model = nn.Sequential(nn.Linear(16, 16), nn.BatchNorm1d(16), nn.GELU(), nn.Linear(16, 16))
+
+    class Net(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.model = model
+
+        @gcpass.region(policy="recompute")
+        def forward(self, x: Tensor) -> Tensor:
+            return self.model(x).square().sum()
+
+    net = Net()
+    run.step(run.compile(net), plain(64, 16), wrt=net)
