@@ -109,7 +109,7 @@ def test_plan_finds_a_module_in_the_working_directory(
 def test_plan_takes_rules(step: Path) -> None:
     rules = ("--rule", "[024]=save", "--rule", "1=recompute")
     text = run("plan", f"{step}:step", "--codegen=eager", *rules)
-    assert "[024]: save, 1: recompute" in text and "rules['1'] recomputes it" in text
+    assert "[024]: save, 1: recompute" in text and "rules['[024]'] saves it" in text
 
 
 @pytest.mark.parametrize(
