@@ -73,10 +73,10 @@ def extender(small: Problem, larger: Problem) -> Extend | None:
     layers = _Layers.find(small, periods)
     if layers is None or not alike(layers.deeper(small, 1), larger):
         return None
-    wiring = _wiring(small)
+    wiring = wiring_of(small)
 
     def extend(problem: Problem, more: int) -> Problem:
-        if _wiring(problem) != wiring:
+        if wiring_of(problem) != wiring:
             raise ValueError("the problem is wired differently")
         own = _Layers.find(problem, periods)
         if own is None:
@@ -89,7 +89,7 @@ def extender(small: Problem, larger: Problem) -> Extend | None:
 def alike(one: Problem, other: Problem) -> bool:
     """Whether two problems differ in nothing but names."""
     return (
-        [_nameless(op) for op in one.ops] == [_nameless(op) for op in other.ops]
+        [nameless(op) for op in one.ops] == [nameless(op) for op in other.ops]
         and one.storages == other.storages
         and set(one.outputs) == set(other.outputs)
         and set(one.gradients) == set(other.gradients)
@@ -98,11 +98,13 @@ def alike(one: Problem, other: Problem) -> bool:
     )
 
 
-def _nameless(op: Op) -> Op:
+def nameless(op: Op) -> Op:
+    """All of an op but what it is called and where it came from."""
     return replace(op, name="", module="", source="")
 
 
-def _wiring(problem: Problem) -> int:
+def wiring_of(problem: Problem) -> int:
+    """Equal for problems whose ops call the same and read the same."""
     return hash(tuple((op.target, op.phase, op.inputs, op.storages) for op in problem.ops))
 
 

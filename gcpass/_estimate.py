@@ -14,10 +14,11 @@ from dataclasses import dataclass, field
 from functools import cached_property
 
 from gcpass._budget import Budget
+from gcpass._depth import wiring_of
 from gcpass._errors import OptionError
 from gcpass._evaluate import Evaluator
 from gcpass._plan import Plan
-from gcpass._planning import Request, make_plan
+from gcpass._planning import Request, carry_over, make_plan
 from gcpass._problem import Problem
 from gcpass._training import Device, Heads, Sizes, Training, heads, reduced_as_made, state_heads
 from gcpass._workload import Workload
@@ -33,6 +34,7 @@ class Planner:
     def __init__(self, problem: Problem, notes: Sequence[str] = ()) -> None:
         self._evaluator, self._notes = Evaluator(problem), tuple(notes)
         self._under: dict[str, Plan] = {}
+        self._alike: Planner | None = None
 
     @cached_property
     def keeping_all(self) -> Plan:
@@ -48,14 +50,41 @@ class Planner:
         searched = self._make(Request(budget=Budget(nbytes=1), on_infeasible="best"))
         return min(searched, self.simplest(0), key=lambda plan: plan.predicted_peak_bytes)
 
+    def know(self, other: Planner) -> None:
+        """Use the smallest plan of another size where the ops are the same."""
+        if other is not self and other._ops == self._ops:
+            self._alike = other
+
+    @cached_property
+    def _ops(self) -> int:
+        problem = self._evaluator.problem
+        return hash((wiring_of(problem), tuple(op.name for op in problem.ops)))
+
+    @cached_property
+    def _carried(self) -> Plan | None:
+        """The smallest plan of another size, here."""
+        if self._alike is None:
+            return None
+        return carry_over(self._evaluator, self._alike.smallest, self._notes)
+
+    def lean(self, budget_nbytes: int) -> Plan:
+        """A plan within a budget that needs no search; if none is, the smallest."""
+        carried = self._carried
+        known = self.simplest(0) if carried is None else carried
+        return known if known.predicted_peak_bytes <= budget_nbytes else self.smallest
+
     def cheapest(self, budget_nbytes: int) -> Plan:
         """The fastest plan within a budget; if none is, the smallest."""
         if self.keeping_all.predicted_peak_bytes <= budget_nbytes:
             return self.fastest
-        if budget_nbytes <= 0 or self.smallest.predicted_peak_bytes > budget_nbytes:
-            return self.simplest(0) if budget_nbytes <= 0 else self.smallest
-        budget = Budget(nbytes=budget_nbytes)
-        return self._make(Request(budget=budget, on_infeasible="best"), certify=True)
+        if budget_nbytes <= 0:
+            return self.simplest(0)
+        lean = self.lean(budget_nbytes)
+        if lean.predicted_peak_bytes > budget_nbytes:
+            return lean
+        request = Request(budget=Budget(nbytes=budget_nbytes), on_infeasible="best")
+        searched = self._make(request, certify=True)
+        return searched if searched.predicted_peak_bytes <= budget_nbytes else lean
 
     def simplest(self, budget_nbytes: int) -> Plan:
         """The fastest plan within a budget of those that need no search; or else the smallest."""

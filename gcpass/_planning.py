@@ -216,12 +216,32 @@ def replay(evaluator: Evaluator, plan: Plan) -> Planned:
             "the given plan was made for another graph: plan again with this model, these input "
             f"shapes and codegen={problem.codegen!r}"
         )
-    index = {op.name: i for i, op in enumerate(problem.ops)}
-    stops = {index[name]: depth for name, depth in plan.stops}
-    kept = frozenset(index[name] for name in plan.kept)
+    kept, stops = _choices(problem, plan)
     repeated, problem, kept = _repeated(problem, kept, stops)
     judge = Evaluator(problem) if repeated else evaluator
     return Planned(plan, kept, judge.evaluate(kept), repeated)
+
+
+def carry_over(evaluator: Evaluator, plan: Plan, notes: Iterable[str] = ()) -> Plan:
+    """The choices of a plan made for a problem of the same ops in other sizes.
+
+    Args:
+        evaluator: of the problem that the choices are applied to.
+        plan: whose choices.
+        notes: recorded in the new plan.
+    """
+    kept, stops = _choices(evaluator.problem, plan)
+    repeated, problem, placed = _repeated(evaluator.problem, kept, stops)
+    judge = Evaluator(problem) if repeated else evaluator
+    solution = Solution(Status.FEASIBLE, kept, judge.evaluate(placed), stops=stops)
+    return _planned(evaluator, Request(), None, solution, list(notes), None).plan
+
+
+def _choices(problem: Problem, plan: Plan) -> tuple[frozenset[int], dict[int, int]]:
+    """What a plan keeps and where it stops, by the names of its ops."""
+    index = {op.name: i for i, op in enumerate(problem.ops)}
+    stops = {index[name]: depth for name, depth in plan.stops}
+    return frozenset(index[name] for name in plan.kept), stops
 
 
 def resolve_budget(evaluator: Evaluator, request: Request) -> int | None:

@@ -8,8 +8,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from gcpass._estimate import Estimate, estimate
-from gcpass._fit import Fit, Sizing, _largest, search
+from gcpass._estimate import Planner
+from gcpass._fit import Fit, Need, _largest, search, sizing
 from gcpass._training import Device, Training, state_heads
 from gcpass._workload import Workload
 from gcpass.fx._workload import Tracer
@@ -30,24 +30,24 @@ def test_the_largest_size_is_found_wherever_it_is(
 ) -> None:
     asked: list[int] = []
 
-    def need(size: int) -> int:
+    def need(size: int) -> Need:
         asked.append(size)
-        return fixed + int(slope * size**bend)
+        return Need(fixed + int(slope * size**bend), int(slope * size**bend))
 
-    largest = _largest(need, room, need, most)
+    largest = _largest(need, room, most)
     fits = [n for n in range(1, most + 1) if fixed + int(slope * n**bend) <= room]
     assert largest == max(fits, default=0)
-    assert max(asked) <= max(most, 2)
+    assert max(asked) <= most and len(asked) == len(set(asked))
 
 
 def test_a_line_is_followed_in_few_plans() -> None:
     asked: set[int] = set()
 
-    def need(size: int) -> int:
+    def need(size: int) -> Need:
         asked.add(size)
-        return 1000 + 37 * size
+        return Need(1000 + 37 * size, 40 * size)
 
-    assert _largest(need, 1000 + 37 * 1234 + 5, lambda n: 900 + 40 * n, 65536) == 1234
+    assert _largest(need, 1000 + 37 * 1234 + 5, 65536) == 1234
     assert len(asked) <= 5
 
 
@@ -65,20 +65,19 @@ def fit(memory: int, over: str = "batch", step: int = 1, most: int = 64) -> Fit:
         given = {"batch": size} if over == "batch" else {"seq": size}
         return Workload("hf:tiny-gpt2", ("n_layer=1",), **given)  # type: ignore[arg-type]
 
-    def needs(size: int, name: str) -> int:
+    of = sizing(trace, Workload("hf:tiny-gpt2", ("n_layer=1",)), over, training, device)
+    found = search(of, memory, over, step=step, most=most)
+
+    def needs(size: int) -> int:  # of a search of its own
         case = trace(workload(size))
-        planner = case.planner(training)
-        plan = planner.smallest if name == "smallest" else planner.simplest(0)
-        return state_heads(training, case.sizes).total_nbytes + plan.predicted_peak_bytes
+        planner = Planner(case.problem)
+        return (
+            state_heads(training, case.sizes).total_nbytes + planner.smallest.predicted_peak_bytes
+        )
 
-    def whole(size: int) -> Estimate:
-        return estimate(trace(workload(size)), training, device, ())
-
-    sizing = Sizing(lambda n: needs(n, "smallest"), lambda n: needs(n, "simplest"), whole)
-    found = search(sizing, memory, over, step=step, most=most)
     for size in range(step, found.largest + 2 * step, step):
         if size <= most and size in (found.largest, found.largest + step):
-            assert (needs(size, "smallest") <= memory) == (size <= found.largest)
+            assert (needs(size) <= memory) == (size <= found.largest)
     return found
 
 
@@ -91,6 +90,19 @@ def test_the_largest_batch_of_a_model() -> None:
     assert not found.rows[-1][1].is_free  # at the largest, something is recomputed
     throughputs = {size: row.samples_per_second for size, row in found.rows}
     assert found.fastest == max(throughputs, key=lambda size: throughputs[size])
+
+
+def test_the_choices_for_one_size_are_tried_at_another() -> None:
+    first, second = (
+        Planner(tracer()(Workload("hf:tiny-gpt2", ("n_layer=1",), batch=batch)).problem)
+        for batch in (4, 5)
+    )
+    second.know(first)
+    room = first.smallest.predicted_peak_bytes * 5 // 4 + 4096  # blocks are rounded up
+    plan = second.lean(room)
+    assert plan.predicted_peak_bytes <= room and plan.kept == first.smallest.kept
+    assert "smallest" not in vars(second)  # nothing was searched
+    assert second.lean(1) is second.smallest
 
 
 def test_the_longest_sequence_is_a_multiple_and_within_the_model() -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from functools import cache
 from pathlib import Path
 
@@ -16,6 +17,7 @@ from gcpass._errors import OptionError
 from gcpass._evaluate import Evaluator
 from gcpass._presets import PRESETS
 from gcpass._problem import Problem
+from gcpass._scale import between
 from gcpass._workload import Lora, Workload, parse_dtype, parse_lora
 from gcpass.fx._hf import default_dtype, find_architecture
 from gcpass.fx._lora import Adapted, Quantized, adapt, dequantize
@@ -249,12 +251,15 @@ def test_adapters_are_read() -> None:
 
 
 @cache
-def problem_of(name: str, depth: int, batch: int = 2, *, adapters: str = "") -> Problem:
+def problem_of(
+    name: str, depth: int, batch: int = 2, *, adapters: str = "", seq: int | None = None
+) -> Problem:
     key = "n_layer" if "gpt2" in name else "num_hidden_layers"
     workload = Workload(
         f"hf:{name}",
         (f"{key}={depth}",),
         batch=batch,
+        seq=seq,
         lora=Lora(r=4) if adapters else None,
         qlora=adapters == "qlora",
     )
@@ -296,6 +301,42 @@ def test_what_is_not_alike_is_not_repeated() -> None:
     assert extend is not None
     with pytest.raises(ValueError):
         extend(larger, 1)
+
+
+def sized(batch: int) -> tuple[int, Problem]:
+    """Of tensors that fill blocks of memory, as real ones do."""
+    return batch, problem_of("tiny-llama", 1, batch, seq=512)
+
+
+def test_a_problem_between_traced_batches_is_the_traced_one() -> None:
+    make = between(sized(2), sized(4), sized(5))
+    assert make is not None
+    for batch, problem in map(sized, (2, 3, 4, 5)):
+        made = make(batch)
+        pairs = zip(made.ops, problem.ops, strict=True)
+        assert max(abs(m.picoseconds - t.picoseconds) for m, t in pairs) <= 4  # all are rounded
+        assert alike(without_times(made), without_times(problem))
+    with pytest.raises(ValueError, match="6"):
+        make(6)
+
+
+def test_batches_that_differ_in_more_than_size_say_nothing_of_others() -> None:
+    two, three, four = map(sized, (2, 3, 4))
+    problem = three[1]
+    *ops, last = problem.ops
+    *storages, final = problem.storages
+    for changed in (
+        replace(problem, ops=(*ops, replace(last, target="another"))),
+        replace(problem, ops=(*ops, replace(last, picoseconds=last.picoseconds + 1000))),
+        replace(problem, storages=(*storages, replace(final, nbytes=final.nbytes + 512))),
+    ):
+        assert between(two, (3, changed), four) is None
+    assert between(two, three, four) is not None
+
+
+def without_times(problem: Problem) -> Problem:
+    ops = (replace(op, picoseconds=0, traffic_picoseconds=0) for op in problem.ops)
+    return replace(problem, ops=tuple(ops))
 
 
 def test_the_tracer_repeats_layers_where_it_can() -> None:

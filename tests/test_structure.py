@@ -22,6 +22,7 @@ ORDER = (
     ("_budget", "_hardware", "_presets", "_workload"),
     ("_problem",),
     ("_depth", "_fusion", "_repeat", "_training"),
+    ("_scale",),
     ("_backward",),
     ("_sweep",),
     ("_unfused",),

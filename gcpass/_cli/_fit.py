@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from dataclasses import replace
 from typing import Annotated
 
 import typer
@@ -13,10 +11,7 @@ from gcpass._cli._files import check_writable, show, write_json
 from gcpass._cli._plan import NOT_FITTING
 from gcpass._cli._workload import read, tracer
 from gcpass._errors import OptionError, did_you_mean
-from gcpass._estimate import Case, Planner, estimate
-from gcpass._fit import MOST, Sizing, search
-from gcpass._plan import Plan
-from gcpass._training import state_heads
+from gcpass._fit import MOST, search, sizing
 
 _SEQ_STEP = 128  # tokens: sequence lengths are multiples of it
 
@@ -78,25 +73,14 @@ def fit(
     if over == "seq" and takes_images:
         raise OptionError(f"--over seq: {model} takes images")
 
-    def case(size: int) -> Case:
-        return trace(replace(asked.workload, **{over: size}))
-
-    def needs(case: Case, plan: Callable[[Planner], Plan]) -> int:
-        state = state_heads(asked.training, case.sizes)
-        return state.total_nbytes + plan(case.planner(asked.training)).predicted_peak_bytes
-
-    sizing = Sizing(
-        needed=lambda size: needs(case(size), lambda planner: planner.smallest),
-        simply=lambda size: needs(case(size), lambda planner: planner.simplest(0)),
-        estimate=lambda size: estimate(case(size), asked.training, asked.device, ()),
-    )
+    of = sizing(trace, asked.workload, over, asked.training, asked.device)
     step, most = 1, MOST
     if over == "seq":
         step = _SEQ_STEP * sequence_parallel
         longest = architecture.longest
         most = MOST * step if longest is None else longest
         step = min(step, most)
-    found = search(sizing, asked.device.usable_nbytes, over, step=step, most=most)
+    found = search(of, asked.device.usable_nbytes, over, step=step, most=most)
     write_json(json, to_json(fit_record(found)))
     show(json, fit_table(found, "images" if takes_images else "tokens"))
     if not found.largest:

@@ -2,16 +2,18 @@
 
 Two segments are alike if their ops and the stretches of backward that belong to them agree in all
 that the cuts and the evaluation look at, with every reference counted from the segment's own
-start. References to values that live across much of the forward (a mask, a table of positions)
-are counted absolutely, for they are the same value for every layer.
+start. References to values that are read across much of the forward or of the backward (a mask, a
+table of positions) are counted absolutely, for they are the same value for every layer.
 """
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
+
 from gcpass._evaluate import Evaluator
 from gcpass._problem import Problem
 
-_FAR = 4  # a value alive over more than 1/_FAR of the forward is referred to absolutely
+_FAR = 4  # a value read over more than 1/_FAR of a pass is referred to absolutely
 
 
 class Signatures:
@@ -20,7 +22,7 @@ class Signatures:
     def __init__(self, evaluator: Evaluator) -> None:
         self._problem = evaluator.problem
         self._steps = evaluator.backward.steps
-        self._far = self._far_values()
+        self._far = self._far_values(evaluator.backward.wanted_by)
         self._ids: dict[object, int] = {}
         start = self._problem.forward_range.start
         self._start = start
@@ -53,17 +55,20 @@ class Signatures:
     def _intern(self, description: object) -> int:
         return self._ids.setdefault(description, len(self._ids))
 
-    def _far_values(self) -> frozenset[int]:
+    def _far_values(self, wanted_by: Mapping[int, Sequence[int]]) -> frozenset[int]:
         problem: Problem = self._problem
         span = max(len(problem.forward_range) // _FAR, 1)
-        return frozenset(
+        late_span = max(len(self._steps) // _FAR, 1)
+        in_forward = {
             op
             for op in problem.forward_range
             if any(
                 span < r - op and r in problem.forward_range and problem.wanted[r]
                 for r in problem.readers[op]
             )
-        )
+        }
+        in_backward = {op for op, steps in wanted_by.items() if steps[-1] - steps[0] > late_span}
+        return frozenset(in_forward | in_backward)
 
     def _reference(self, op: int, origin: int) -> object:
         if op < self._problem.forward_range.start:

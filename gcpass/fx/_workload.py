@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from itertools import combinations
 from typing import Any
 
 import torch
@@ -15,6 +16,7 @@ from gcpass._errors import OptionError
 from gcpass._estimate import Case
 from gcpass._presets import PRESETS
 from gcpass._problem import Problem
+from gcpass._scale import between
 from gcpass._training import Sizes, Unit
 from gcpass._workload import Workload
 from gcpass.fx._capture import capture, fake_mode
@@ -58,6 +60,8 @@ class Tracer:
         self._prices = find_prices(hardware, torch.device("cpu"))
         self._codegen, self._load = codegen, load
         self._extenders: dict[Workload, Extend | None] = {}
+        self._shallow: dict[Workload, dict[int, _Traced]] = {}  # by batch
+        self._sizes: dict[Workload, Sizes] = {}
         self._made: dict[Workload, Case] = {}
 
     def __call__(self, workload: Workload) -> Case:
@@ -89,35 +93,43 @@ class Tracer:
         own_seq = (seq or 1) // workload.sequence_parallel
 
         def build(depth: int | None) -> tuple[nn.Module, Sequence[Any]]:
-            dtype = getattr(torch, workload.dtype)
             with fake_mode(), default_dtype(dtype):
                 model = architecture.build(depth)
                 if workload.lora is not None or workload.qlora:
                     adapt(model, workload.lora, quantized=workload.qlora)
                 return model, architecture.inputs(batch, own_seq, dtype)
 
-        model, inputs = build(None)
-        sizes = sizes_of([model], inputs)
+        kind = workload.at(0, 0)
+        dtype = getattr(torch, workload.dtype)
+        with fake_mode(), default_dtype(dtype):
+            inputs = architecture.inputs(batch, own_seq, dtype)
+        if kind not in self._sizes:
+            self._sizes[kind] = sizes_of([build(None)[0]], ())
+        sizes = replace(self._sizes[kind], inputs_nbytes=_total_nbytes(inputs))
         depth = architecture.depth
         traced = None
         if depth is not None and depth > _SHALLOW + 2:
-            traced = self._trace_shallow(workload, build, depth)
-        return self._case(workload, batch, seq, traced or self._trace(model, inputs), sizes)
+            traced = self._trace_shallow(workload.at(0, seq), batch, build, depth)
+        return self._case(workload, batch, seq, traced or self._trace(*build(None)), sizes)
 
     def _trace_shallow(
         self,
         workload: Workload,
+        batch: int,
         build: Callable[[int], tuple[nn.Module, Sequence[Any]]],
         depth: int,
     ) -> _Traced | None:
         """The problem at full depth from one of few layers; None if the layers are not alike."""
-        small = self._trace(*build(_SHALLOW))
+        known = self._shallow.setdefault(workload, {})
+        small = _made_between(known, batch)
+        if small is None:
+            small = known[batch] = self._trace(*build(_SHALLOW))
         kind = workload.at(0, 0)
         more = depth - _SHALLOW
-        known = self._extenders.get(kind)
-        if known is not None:
+        extend = self._extenders.get(kind)
+        if extend is not None:
             try:
-                return _Traced(known(small.problem, more), small.notes)
+                return _Traced(extend(small.problem, more), small.notes)
             except ValueError as error:  # another batch may be wired differently
                 log.debug("layers are compared again: %s", error)
         extend = extender(small.problem, self._trace(*build(_SHALLOW + 1)).problem)
@@ -140,6 +152,16 @@ class Tracer:
         prices = self._prices
         rate = prices.hardware.byte_rate if isinstance(prices, Roofline) else 0.0
         return Case(workload, batch, seq, traced.problem, sizes, traced.notes, rate)
+
+
+def _made_between(known: Mapping[int, _Traced], batch: int) -> _Traced | None:
+    """The problem at a batch between traced ones; None if it cannot be made of them."""
+    for low, middle, high in combinations(sorted(known), 3):
+        if low < batch < high:
+            make = between(*((n, known[n].problem) for n in (low, middle, high)))
+            if make is not None:
+                return _Traced(make(batch), known[low].notes)
+    return None
 
 
 def sequence_length(workload: Workload, architecture: Architecture) -> int | None:
@@ -178,7 +200,6 @@ def sizes_of(models: Iterable[nn.Module], inputs: Iterable[Any]) -> Sizes:
     blocks = [b for model in models for b in _blocks(model)]
     in_blocks = {id(t) for b in blocks for t in (*b.parameters(), *b.buffers())}
     trained = [t for t in held.values() if t.requires_grad]
-    tensors = [t for t in inputs if isinstance(t, torch.Tensor)]
     units = [_unit((*block.parameters(), *block.buffers())) for block in blocks]
     return Sizes(
         whole=_unit(held.values()),
@@ -189,8 +210,13 @@ def sizes_of(models: Iterable[nn.Module], inputs: Iterable[Any]) -> Sizes:
         rest=_unit(t for key, t in held.items() if key not in in_blocks),
         trained=sum(t.numel() for t in trained),
         parameters=sum(p.numel() for p in held.values()),
-        inputs_nbytes=sum(t.numel() * t.element_size() for t in tensors),
+        inputs_nbytes=_total_nbytes(inputs),
     )
+
+
+def _total_nbytes(inputs: Iterable[Any]) -> int:
+    tensors = (t for t in inputs if isinstance(t, torch.Tensor))
+    return sum(t.numel() * t.element_size() for t in tensors)
 
 
 def _unit(tensors: Iterable[torch.Tensor]) -> Unit:
