@@ -13,10 +13,12 @@ from collections import deque
 from collections.abc import Iterator
 from dataclasses import dataclass
 from itertools import pairwise
+from math import isqrt
 
 from gcpass._problem import Problem
 
 _NEIGHBOURS = 3  # positions on either side that a boundary is compared with, at first
+_STRETCH = 4  # the longest part of all positions that has no boundary: one in so many
 _GAP = 4  # times as far apart as if spread evenly, boundaries may stand
 
 
@@ -49,7 +51,9 @@ def find_boundaries(problem: Problem, limit: int) -> list[Boundary]:
 
     Where there are more, each is compared with more of its neighbours: so identical layers keep
     boundaries at the same places, and their segments stay identical too. Not with so many that a
-    narrow place leaves none for long around it: then every other one is dropped.
+    narrow place leaves none for long around it: then every other one is dropped. A long stretch
+    without any, where what crosses only grows or only shrinks (skips across the whole), is divided
+    all the same.
 
     The two ends of the forward range, which nothing crosses, are not listed.
     """
@@ -62,7 +66,7 @@ def find_boundaries(problem: Problem, limit: int) -> list[Boundary]:
         if _widest_gap(places, wider) > _GAP * len(places) // limit:
             break
         found = wider
-    return list(_with_crossing(problem, _spread(found, limit)))
+    return list(_with_crossing(problem, _spread(_filled(places, found), limit)))
 
 
 def _open_places(problem: Problem) -> Iterator[_Place]:
@@ -143,6 +147,21 @@ def _widest_gap(places: list[_Place], found: list[_Place]) -> int:
     chosen = {place.position for place in found}
     ends = [-1, *(i for i, p in enumerate(places) if p.position in chosen), len(places)]
     return max(b - a for a, b in pairwise(ends))
+
+
+def _filled(places: list[_Place], found: list[_Place]) -> list[_Place]:
+    """The places found, and in every stretch of more than a fourth of all that has none of them
+    about as many as divide it into pieces as long as there are pieces: the narrowest of each."""
+    chosen = {place.position for place in found}
+    ends = [-1, *(i for i, p in enumerate(places) if p.position in chosen), len(places)]
+    filled = list(found)
+    for begin, end in pairwise(ends):
+        if end - begin <= max(len(places) // _STRETCH, 2 * _NEIGHBOURS):
+            continue
+        size = isqrt(end - begin)
+        for first in range(begin + 1 + size // 2, end - size, size):
+            filled.append(min(places[first : first + size], key=lambda place: place.nbytes))
+    return sorted(filled, key=lambda place: place.position)
 
 
 def _spread(places: list[_Place], limit: int) -> list[_Place]:
