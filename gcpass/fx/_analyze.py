@@ -21,7 +21,12 @@ from gcpass.fx._kernels import kernel
 from gcpass.fx._phases import classify, is_tangent, output_nodes, running_order
 from gcpass.fx._traffic import loop_traffic
 from gcpass.fx._views import base_of, clone_mutated_inputs, mutated_inputs
-from gcpass.fx._workspaces import dense_copies_nbytes, result_nbytes, workspace_nbytes
+from gcpass.fx._workspaces import (
+    dense_copies_nbytes,
+    promoted_copies_nbytes,
+    result_nbytes,
+    workspace_nbytes,
+)
 
 _CUDA_BLOCK = 512  # bytes that CUDA's caching allocator rounds up to
 _REUSED_NBYTES = 8 * 2**20  # of freed memory that a C library keeps rather than gives back, at most
@@ -132,6 +137,7 @@ class _Builder:
             if self.workspaces_count:
                 fused = self.codegen == "inductor"  # which lays convolutions out channels last
                 workspace = workspace_nbytes(call, channels_last=fused) + dense_copies_nbytes(call)
+                workspace += 0 if fused else promoted_copies_nbytes(call)
         module, source = _meta.origin(node)
         return Op(
             name=node.name,
