@@ -45,6 +45,8 @@ def main(
         program = draw(number)
         fault = find_fault(program, settings(number, count))
         judged += 1
+        if judged % 100 == 0:
+            typer.echo(f"{judged} judged, {faulty} faulty", err=True)
         if fault is not None:
             faulty += 1
             typer.echo(f"seed {number}: {fault.why}")
