@@ -91,7 +91,7 @@ def _first_fault(kind: str) -> tuple[Program, Fault]:
     ("plant", "kind", "text"),
     [
         (_draws_again, "values", ("rand", "dropout", "bernoulli", "exponential_", "attention")),
-        (_reads_late, "RuntimeError", ("_(", "] =", "] *=")),
+        (_reads_late, "values", ("_(", "] =", "] *=")),
         (_counts_half, HELD, ("",)),
     ],
 )
