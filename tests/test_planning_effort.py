@@ -4,19 +4,23 @@ from __future__ import annotations
 
 import cProfile
 import os
+import pickle
 import subprocess
 import sys
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
 from _oracle import _searching_little
+from random_problems import build_problem
 from torch import Tensor
 
 from gcpass._budget import Budget
 from gcpass._evaluate import Evaluator
 from gcpass._planning import Request, make_plan
+from gcpass._problem import Problem
 from gcpass.fx._capture import capture
 from gcpass.fx._partitioner import analyze_graph
 from gcpass.fx._prices import find_prices
@@ -99,6 +103,91 @@ def test_work_grows_with_the_number_of_ops(program: Any, small: int, large: int)
     assert more_calls / more_ops < 2 * calls / ops
 
 
+# -- ten thousand ops, without a graph of torch's --------------------------------------------------
+
+
+def _alike_layers(ops: int) -> Problem:
+    """Layers of eight values, the last of which adds what the layer read."""
+    reads: list[list[int]] = []
+    for _ in range(ops // 16):
+        h = len(reads)
+        inside = [[h], [h + 1], [h + 2], [h + 1], [h + 4, h + 3], [h + 5], [h + 6], [h + 7, h]]
+        reads += inside
+    layers = len(reads) // 8
+    return build_problem(
+        reads, [8, 16, 16, 4, 8, 32, 32, 8] * layers, [5, 50, 4, 50, 3, 90, 4, 2] * layers
+    )
+
+
+def _deep(ops: int) -> Problem:
+    """One op after the other."""
+    count = ops // 2
+    return build_problem([[i] for i in range(count)], [20] * count, [10] * count)
+
+
+def _skipping(ops: int) -> Problem:
+    """A chain down and a chain up, each of whose values also reads the one on its level."""
+    depth = ops // 4
+    reads = [[i] for i in range(depth)] + [sorted({depth + i, depth - i}) for i in range(depth)]
+    return build_problem(reads, [10] * len(reads), [7] * len(reads))
+
+
+def _steps_through_time(ops: int) -> Problem:
+    """h @ w + x @ u and its tanh, again and again."""
+    reads: list[list[int]] = []
+    for _ in range(ops // 8):
+        h = len(reads)
+        reads += [[h], [0], [h + 1, h + 2], [h + 3]]
+    return build_problem(reads, [16] * len(reads), [50, 50, 2, 5] * (len(reads) // 4))
+
+
+@pytest.mark.parametrize("shape", [_alike_layers, _deep, _skipping, _steps_through_time])
+def test_ten_thousand_ops_take_little_more_each_than_a_fourth_of_them(
+    shape: Callable[[int], Problem],
+) -> None:
+    def calls_per_op(ops: int) -> float:
+        problem, profiler = shape(ops), cProfile.Profile()
+        request = Request(budget=Budget(fraction=0.7), on_infeasible="best")
+        with _searching_little():
+            profiler.enable()
+            make_plan(Evaluator(problem), request, warn=False)
+            profiler.disable()
+        stats: Any = profiler.getstats()
+        return sum(entry.callcount for entry in stats) / len(problem.ops)
+
+    assert calls_per_op(10_000) < 1.5 * calls_per_op(2_500)
+
+
+# -- the same plan in every process ----------------------------------------------------------------
+
+SEEDS = 20
+SOLVED = """
+import pickle, sys
+from gcpass._budget import Budget
+from gcpass._evaluate import Evaluator
+from gcpass._planning import Request, make_plan
+with open(sys.argv[1], "rb") as file:
+    evaluator = Evaluator(pickle.load(file))
+for fraction in (0.8, 0.5, 0.2):
+    request = Request(budget=Budget(fraction=fraction), on_infeasible="best")
+    planned = make_plan(evaluator, request, warn=False)
+    print(planned.plan.to_json(), planned.evaluation.backward_order)
+assert "torch" not in sys.modules
+"""
+
+
+def test_twenty_hash_seeds_solve_a_problem_alike(tmp_path: Path) -> None:
+    """Without torch, whose import takes longer than all else: a graph read once and handed on."""
+    fn, args = _recurrent(12)
+    captured = capture(fn, args, None, "eager")
+    prices = find_prices("reference", torch.device("cpu"))
+    path = tmp_path / "problem"
+    analysis = analyze_graph(captured.joint, captured.num_fwd_outputs, prices, "eager")
+    path.write_bytes(pickle.dumps(analysis.problem))
+    printed = {_run(seed, SOLVED, str(path)) for seed in range(SEEDS)}
+    assert len(printed) == 1 and all(printed)
+
+
 PROGRAM = """
 import sys, torch, gcpass
 sys.path.insert(0, "tests")
@@ -113,15 +202,19 @@ for budget in (0.7, 0.4):
 
 
 def test_the_plan_does_not_depend_on_hash_seeds() -> None:
-    """Four processes, or as many as GCPASS_TEST_SEEDS says: each takes seconds to import torch."""
-    printed = set()
-    for seed in range(int(os.environ.get("GCPASS_TEST_SEEDS", "4"))):
-        done = subprocess.run(
-            [sys.executable, "-W", "ignore", "-c", PROGRAM],
-            capture_output=True,
-            text=True,
-            check=True,
-            env={**os.environ, "PYTHONHASHSEED": str(seed)},
-        )
-        printed.add(done.stdout)
-    assert len(printed) == 1
+    """The whole way from a module; each process takes seconds to import torch."""
+    seeds = range(int(os.environ.get("GCPASS_TEST_SEEDS", "4")))
+    printed = {_run(seed, PROGRAM) for seed in seeds}
+    assert len(printed) == 1 and all(printed)
+
+
+def _run(seed: int, program: str, *args: str) -> str:
+    """What a program prints in a process of its own."""
+    done = subprocess.run(
+        [sys.executable, "-W", "ignore", "-c", program, *args],
+        capture_output=True,
+        text=True,
+        check=True,
+        env={**os.environ, "PYTHONHASHSEED": str(seed)},
+    )
+    return done.stdout

@@ -147,6 +147,24 @@ def test_boundaries_count_what_crosses_them() -> None:
     )
 
 
+def test_where_what_crosses_only_grows_or_shrinks_there_are_boundaries_too() -> None:
+    """Skips across a whole that is too large to be searched value by value.
+
+    All that the first half makes must be alive in its middle, half of what is kept without a bound;
+    no position is narrower than both of its neighbours, yet the second half can be recomputed.
+    """
+    depth = 500
+    down = [[i] for i in range(depth)]
+    up = [sorted({depth + i, depth - i}) for i in range(depth)]
+    problem = build_problem(down + up, [10] * (2 * depth), [7] * (2 * depth))
+    evaluator = Evaluator(problem)
+    for fraction in (0.7, 0.6):
+        budget = int(fraction * 10 * 2 * depth)
+        solution = find_solver("auto")(evaluator, budget)
+        assert solution.evaluation.peak_nbytes <= budget
+        assert solution.evaluation.recompute_picoseconds < 0.5 * problem.forward_picoseconds
+
+
 @given(problems(most=8), st.floats(0.2, 1.0))
 @settings(max_examples=100, deadline=None)
 def test_the_lower_bound_is_never_above_the_optimum(problem: Problem, fraction: float) -> None:

@@ -22,7 +22,12 @@ from gcpass.fx._phases import classify, is_tangent, output_nodes, running_order
 from gcpass.fx._region import regions_of
 from gcpass.fx._traffic import loop_traffic
 from gcpass.fx._views import base_of, clone_mutated_inputs, mutated_inputs
-from gcpass.fx._workspaces import dense_copies_nbytes, result_nbytes, workspace_nbytes
+from gcpass.fx._workspaces import (
+    dense_copies_nbytes,
+    promoted_copies_nbytes,
+    result_nbytes,
+    workspace_nbytes,
+)
 from gcpass.policies import Region
 
 _CUDA_BLOCK = 512  # bytes that CUDA's caching allocator rounds up to
@@ -145,6 +150,7 @@ class _Builder:
             if self.workspaces_count:
                 fused = self.codegen == "inductor"  # which lays convolutions out channels last
                 workspace = workspace_nbytes(call, channels_last=fused) + dense_copies_nbytes(call)
+                workspace += 0 if fused else promoted_copies_nbytes(call)
         module, source = _meta.origin(node)
         return Op(
             name=node.name,

@@ -6,7 +6,7 @@ import torch
 from torch import fx
 
 from gcpass.fx import _compat, _meta
-from gcpass.fx._call import Call, block_nbytes, elements_nbytes, packet_name, shape
+from gcpass.fx._call import Call, block_nbytes, elements, elements_nbytes, packet_name, shape
 from gcpass.fx._flops import CPU_ATTENTION
 
 _SHRUNK_LOSSES = (
@@ -14,6 +14,24 @@ _SHRUNK_LOSSES = (
     "aten.smooth_l1_loss",
     "aten.soft_margin_loss",
     "aten.binary_cross_entropy",
+)
+
+_PROMOTING = frozenset(
+    f"aten.{name}"
+    for name in (
+        "mul",
+        "add",
+        "sub",
+        "div",
+        "maximum",
+        "minimum",
+        "eq",
+        "ne",
+        "lt",
+        "le",
+        "gt",
+        "ge",
+    )
 )
 
 
@@ -63,6 +81,17 @@ def workspace_nbytes(call: Call, channels_last: bool = False) -> int:
     if packet == "aten.native_batch_norm_backward":
         return elements_nbytes(tensors[1])
     return 0
+
+
+def promoted_copies_nbytes(call: Call) -> int:
+    """Bytes of the copies in the common type that ATen's CPU makes of operands of other types.
+
+    A mask multiplied by numbers is one: dropout.
+    """
+    if call.packet not in _PROMOTING or any(a.device.type != "cpu" for a in call.tensors):
+        return 0
+    common = torch.result_type(*call.arguments[:2])
+    return sum(elements(a) * common.itemsize for a in call.tensors if a.dtype != common and a.dim())
 
 
 def dense_copies_nbytes(call: Call) -> int:

@@ -98,10 +98,10 @@ class Run:
         return self.compiler(fn, **options)
 
     def see(self, name: str, value: Any) -> None:
-        self.seen.append((name, _snapshot(value)))
+        self.seen.append((name, snapshot(value)))
 
     def agree(self, name: str, got: Any, right: Any) -> None:
-        self.agreed.append((name, _snapshot(got), _snapshot(right)))
+        self.agreed.append((name, snapshot(got), snapshot(right)))
 
     def keeps_at_most(self, nbytes: int) -> None:
         """The plan with the smallest peak keeps no more."""
@@ -131,8 +131,8 @@ class Run:
 
         def once() -> None:
             result = fn(*args)
-            _total(result).backward()
-            results.append(_snapshot(result))
+            total(result).backward()
+            results.append(snapshot(result))
 
         for _ in range(times):
             for leaf in leaves:
@@ -151,7 +151,7 @@ class Run:
         return results[0]
 
 
-def _total(result: Any) -> Tensor:
+def total(result: Any) -> Tensor:
     """The loss meant: a scalar result itself, or the sum of all that need a gradient."""
     leaves = torch.utils._pytree.tree_leaves(result)
     needing = [t for t in leaves if isinstance(t, Tensor) and t.requires_grad]
@@ -161,14 +161,14 @@ def _total(result: Any) -> Tensor:
     return torch.stack([p.double() for p in parts]).sum()
 
 
-def _snapshot(value: Any) -> Any:
+def snapshot(value: Any) -> Any:
     """A copy that nothing later changes."""
     if isinstance(value, Tensor):
         return value.detach().clone()
     if isinstance(value, (list, tuple)):
-        return [_snapshot(v) for v in value]
+        return [snapshot(v) for v in value]
     if isinstance(value, dict):
-        return {k: _snapshot(v) for k, v in value.items()}
+        return {k: snapshot(v) for k, v in value.items()}
     return value
 
 

@@ -145,3 +145,19 @@ def many_small_heads_on_one_trunk(run: Run) -> None:
         return torch.stack([torch.tanh(h @ w).square().sum() for w in heads]).sum()
 
     run.step(run.compile(fn), plain(64, 32), trunk, *heads, wrt=[trunk, *heads])
+
+
+@case()
+def a_mask_multiplied_by_numbers(run: Run) -> None:
+    """Found by the fuzz in a dropout: the mask's copy as numbers is held while it is multiplied.
+
+    At the product h, the copy and the result are alive, 3 x 32 KiB and the mask, where a byte for
+    each element of the mask was all that was counted of it.
+    """
+    x = leaf(64, 64)
+
+    def fn(x: Tensor) -> Tensor:
+        h = x * 2
+        return (h * (h > 0)).sum()
+
+    run.step(run.compile(fn), x, wrt=[x])

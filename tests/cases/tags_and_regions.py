@@ -332,6 +332,7 @@ def dropout_in_a_region_that_is_recomputed(run: Run) -> None:
         return x.sum()
 
     loss = run.step(run.compile(fn), x, w, wrt=[x, w], times=1)
+    assert x.grad is not None
     run.agree("<dL/dx, x>", (x.grad * x).sum(), loss)
 
 
