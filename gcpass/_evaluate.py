@@ -27,11 +27,31 @@ from gcpass._unfused import Unfused
 
 
 @dataclass(frozen=True, slots=True)
+class Use:
+    """What one graph takes of the memory of a step in which others run too (`gcpass._shared`).
+
+    Attributes:
+        forward_nbytes: the most alive while its forward runs.
+        held_nbytes: alive between the two: what it keeps, and the outputs that the user holds.
+        backward_nbytes: the most alive while its backward runs, what is held included.
+    """
+
+    forward_nbytes: int
+    held_nbytes: int
+    backward_nbytes: int
+
+    @property
+    def peak_nbytes(self) -> int:
+        return max(self.forward_nbytes, self.backward_nbytes)
+
+
+@dataclass(frozen=True, slots=True)
 class Evaluation:
     """What one plan costs and holds.
 
     Attributes:
         peak: the moment at which most is alive.
+        use: the memory of the forward, between the two, and of the backward.
         saved_nbytes: bytes of the kept storages.
         recomputed: ops that run in the backward although the forward runs them too.
         recompute_picoseconds: their time.
@@ -41,6 +61,7 @@ class Evaluation:
     """
 
     peak: Moment
+    use: Use
     saved_nbytes: int
     recomputed: tuple[int, ...]
     recompute_picoseconds: int
@@ -139,9 +160,16 @@ class Evaluator:
         backward_moment = self._memory.backward(schedule, used, everything, inside)
         late = sorted(op for op, t in schedule if t < 0)
         twice = tuple(op for op in late if problem.ops[op].runs_twice)
+        saved = [problem.kept_storage[k] for k in used]
+        held = problem.output_storages.union(saved)
         return Evaluation(
             peak=max(forward_moment, backward_moment, key=lambda m: m.nbytes),
-            saved_nbytes=sum(problem.storages[problem.kept_storage[k]].nbytes for k in used),
+            use=Use(
+                forward_nbytes=forward_moment.nbytes,
+                held_nbytes=sum(problem.storages[s].nbytes for s in held),
+                backward_nbytes=backward_moment.nbytes,
+            ),
+            saved_nbytes=sum(problem.storages[s].nbytes for s in saved),
             recomputed=twice,
             recompute_picoseconds=sum(problem.ops[o].picoseconds for o in twice),
             keep_picoseconds=sum(map(problem.keep_picoseconds, used)),
@@ -282,4 +310,4 @@ def _reason(problem: Problem, op: int) -> str:
     return constraint.reason if constraint else ""
 
 
-__all__ = ["Evaluation", "Evaluator", "Moment", "Run", "SegmentCost"]
+__all__ = ["Evaluation", "Evaluator", "Moment", "Run", "SegmentCost", "Use"]

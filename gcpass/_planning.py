@@ -130,10 +130,10 @@ def make_plan(
     else:
         solution = find_solver(request.solver, certify=certify)(evaluator, budget_bytes)
         notes += _check_feasible(request, budget_bytes, solution, warn)
-        return _planned(evaluator, request, budget_bytes, solution, notes, versions)
+        return planned(evaluator, request, budget_bytes, solution, notes, versions)
     solution = Solution(Status.FEASIBLE, kept, evaluation)
-    planned = _planned(evaluator, request, budget_bytes, solution, notes, versions)
-    return replace(planned, order=stock.backward_order) if stock else planned
+    made = planned(evaluator, request, budget_bytes, solution, notes, versions)
+    return replace(made, order=stock.backward_order) if stock else made
 
 
 def make_frontier(
@@ -157,18 +157,28 @@ def make_frontier(
     made: list[Planned] = []
     for solution in sweep(evaluator, count):
         budget = solution.evaluation.peak_nbytes if made else None
-        made.append(_planned(evaluator, request, budget, solution, notes, versions))
+        made.append(planned(evaluator, request, budget, solution, notes, versions))
     return made
 
 
-def _planned(
+def planned(
     evaluator: Evaluator,
     request: Request,
     budget_bytes: int | None,
     solution: Solution,
-    notes: list[str],
+    notes: Iterable[str],
     versions: Mapping[str, str] | None,
 ) -> Planned:
+    """The plan that a solution is.
+
+    Args:
+        evaluator: of the problem.
+        request: what was asked for.
+        budget_bytes: the bound on the peak that the solution was found for.
+        solution: what to keep, and where to stop.
+        notes: recorded in the plan.
+        versions: recorded in the plan.
+    """
     original, evaluation = evaluator.problem, solution.evaluation
     repeated, problem, kept = _repeated(original, solution.kept, solution.stops)
     plan = Plan(
@@ -234,7 +244,7 @@ def carry_over(evaluator: Evaluator, plan: Plan, notes: Iterable[str] = ()) -> P
     repeated, problem, placed = _repeated(evaluator.problem, kept, stops)
     judge = Evaluator(problem) if repeated else evaluator
     solution = Solution(Status.FEASIBLE, kept, judge.evaluate(placed), stops=stops)
-    return _planned(evaluator, Request(), None, solution, list(notes), None).plan
+    return planned(evaluator, Request(), None, solution, list(notes), None).plan
 
 
 def _choices(problem: Problem, plan: Plan) -> tuple[frozenset[int], dict[int, int]]:

@@ -36,7 +36,7 @@ ORDER = (
     ("_solvers",),
     ("policies",),
     ("_planning",),
-    ("_detail", "_estimate"),
+    ("_detail", "_estimate", "_shared"),
     ("_advice", "_fit"),
     ("_report",),
     ("fx",),
@@ -46,7 +46,7 @@ ORDER = (
 )
 FX_ORDER = (
     ("_fusions", "_generated"),
-    ("_compat",),
+    ("_compat", "_compat_dynamo"),
     ("_compat_inductor", "_meta"),
     ("_sums",),
     ("_call", "_devices", "_graphs", "_capture", "_kernels", "_phases", "_region", "_views"),
@@ -61,13 +61,16 @@ FX_ORDER = (
     ("_preferences", "_repeat"),
     ("_lower",),
     ("_verify",),
-    ("_trace",),
+    ("_calls", "_trace"),
+    ("_group",),
+    ("_part",),
     ("_partitioner",),
     ("_backend", "_plan_call", "_workload"),
     ("_measure",),
     ("_demo", "_comparison"),
     ("__init__",),
 )
+COMPAT = tuple(("gcpass", "fx", f"_compat{part}") for part in ("", "_dynamo", "_inductor"))
 MAX_PUBLIC_NAMES = 12
 MAX_LINES = 400
 
@@ -169,10 +172,10 @@ def _torch_names(source: Source) -> dict[str, str]:
 
 
 def private_torch(source: Source) -> list[str]:
-    if source.parts in (("gcpass", "fx", "_compat"), ("gcpass", "fx", "_compat_inductor")):
+    if source.parts in COMPAT:
         return []
     found = [
-        source.at(node, f"imports private {name} outside gcpass/fx/_compat.py")
+        source.at(node, f"imports private {name} outside gcpass/fx/_compat*.py")
         for node, name in _imports(source)
         if _private(name)
     ]
@@ -184,7 +187,7 @@ def private_torch(source: Source) -> list[str]:
         name = f"{known.get(first, first)}.{rest}"
         # Only where the chain turns private, so that each is told once.
         if _private(name) and not _private(name.rpartition(".")[0]):
-            found.append(source.at(node, f"names private {name} outside gcpass/fx/_compat.py"))
+            found.append(source.at(node, f"names private {name} outside gcpass/fx/_compat*.py"))
     return found
 
 

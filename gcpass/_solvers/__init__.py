@@ -11,7 +11,7 @@ from gcpass._errors import OptionError, did_you_mean
 from gcpass._evaluate import Evaluator
 from gcpass._solvers._bound import certified
 from gcpass._solvers._repeated import solve, sweep
-from gcpass._solvers._segments import sketch
+from gcpass._solvers._segments import sketch, spread
 from gcpass._solvers._segments import solve as solve_by_segments
 from gcpass._solvers._solution import Solution, Status
 from gcpass._solvers._within import fastest, made_in, saved_nbytes, within
@@ -49,6 +49,7 @@ __all__ = [
     "made_in",
     "saved_nbytes",
     "sketch",
+    "spread",
     "sweep",
     "within",
 ]

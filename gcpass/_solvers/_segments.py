@@ -106,6 +106,21 @@ def sketch(evaluator: Evaluator, budget_bytes: int | None) -> list[Solution]:
     return unbeaten(Solution(Status.FEASIBLE, *choice) for choice in found)
 
 
+def spread(evaluator: Evaluator, count: int) -> list[Solution]:
+    """Corners of the whole forward's hull, and plans at about ``count`` peaks, with little search.
+
+    None is left out for being beaten by another in peak and time: it may hold fewer bytes.
+    """
+    found = [*corners(evaluator), _smallest(evaluator)]
+    high, low = found[0][1].peak_nbytes, found[-1][1].peak_nbytes
+    for i in range(1, count):
+        budget = high - (high - low) * i // count
+        searched = _search(evaluator, budget, 2)
+        if searched is not None:
+            found.append(polish(evaluator, *searched, budget))
+    return [Solution(Status.FEASIBLE, *choice) for choice in found]
+
+
 def _search(evaluator: Evaluator, budget: int, rounds: int) -> Found | None:
     """The best evaluated plan within the budget, over bounds handed to the dynamic program."""
     table = table_of(evaluator)

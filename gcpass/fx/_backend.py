@@ -9,12 +9,16 @@ from typing import Any
 
 from torch import fx
 
+from gcpass._budget import Budget
 from gcpass._errors import GcpassError
 from gcpass._plan import Plan
 from gcpass._report import write_report
-from gcpass.fx import _compat, _compat_inductor
+from gcpass.fx import _compat, _compat_dynamo, _compat_inductor
+from gcpass.fx._costs import Prices
 from gcpass.fx._devices import device_of
+from gcpass.fx._group import group_of
 from gcpass.fx._options import Options, read_options, resolve_auto
+from gcpass.fx._part import Part
 from gcpass.fx._partitioner import Partitioner
 from gcpass.fx._prices import find_prices
 from gcpass.fx._region import regions_fingerprint
@@ -59,9 +63,25 @@ def compile_graph(
 ) -> Callable[..., Any]:
     """Compile a graph under checked options; ``on_plan`` is called with each plan made."""
     prices = find_prices(options.hardware, device_of(example_inputs))
-    if options.request.budget.auto:
-        budget = resolve_auto(options, example_inputs)
-        options = replace(options, request=replace(options.request, budget=budget))
+    part = None
+    if options.is_bounded:
+        group = group_of(options.shared_key, lambda: _resolved(options, example_inputs))
+        options = _with_budget(options, group.budget)
+        part = Part(group, _compat_dynamo.current_code(), _compat_dynamo.is_whole_model(gm))
+    elif options.request.budget.auto:
+        options = _with_budget(options, resolve_auto(options, example_inputs))
+    compiled = _compile(gm, example_inputs, options, prices, on_plan, part)
+    return compiled if part is None else part.counted(compiled)
+
+
+def _compile(
+    gm: fx.GraphModule,
+    example_inputs: Sequence[Any],
+    options: Options,
+    prices: Prices,
+    on_plan: Callable[[Plan], None] | None,
+    part: Part | None,
+) -> Callable[..., Any]:
 
     def planned(plan: Plan) -> None:
         if on_plan is not None:
@@ -71,12 +91,22 @@ def compile_graph(
 
     wants_plan = on_plan is not None or options.report is not None
     regions = regions_fingerprint(gm)
-    partitioner = Partitioner(options, prices, planned if wants_plan else None, regions)
+    partitioner = Partitioner(options, prices, planned if wants_plan else None, regions, part)
     if options.codegen == "eager":
         return _compat.compile_eagerly(
             gm, example_inputs, partitioner, _compat.eager_decompositions()
         )
-    with _compat.without_compiled_graph_cache() if wants_plan else contextlib.nullcontext():
+    is_asked = wants_plan or (part is not None and part.group.has_others)
+    with _compat.without_compiled_graph_cache() if is_asked else contextlib.nullcontext():
         return _compat_inductor.compile_with_inductor(
             gm, example_inputs, {**options.inductor, "custom_partitioner_fn": partitioner}
         )
+
+
+def _resolved(options: Options, inputs: Sequence[Any]) -> Budget:
+    budget = options.request.budget
+    return resolve_auto(options, inputs) if budget.auto else budget
+
+
+def _with_budget(options: Options, budget: Budget) -> Options:
+    return replace(options, request=replace(options.request, budget=budget))

@@ -84,6 +84,13 @@ class Step:
         loss.backward()
         self.loss = loss.detach()
 
+    def settle(self) -> None:
+        """Run until a step compiles nothing: graphs that share a budget are compiled again."""
+        known = -1
+        while known < len(self.plans):
+            known = len(self.plans)
+            self.run()
+
     def drop_gradients(self) -> None:
         drop_gradients(self._leaves)
 
@@ -134,7 +141,7 @@ def measure(
         fn: returns a loss, or tensors, which are summed.
         args: its arguments, real tensors.
         kwargs: its keyword arguments.
-        steps: how many steps are timed, after two that are not.
+        steps: how many steps are timed, after those that compile and two that do not.
         codegen: ``"inductor"`` or ``"eager"``.
         memory_budget: as for `gcpass.plan`.
         policy: as for `gcpass.plan`.
@@ -156,7 +163,7 @@ def measure(
     options = Options(request=request, codegen=check_codegen(codegen))
     fn, args, kwargs = _move(fn, args, kwargs, device)
     step = Step(fn, args, kwargs, options)
-    step.run()
+    step.settle()
     peak = step.peak_bytes()
     seconds = tuple(step.seconds() for _ in range(steps))
     step.drop_gradients()

@@ -11,7 +11,7 @@ from typing import Any
 
 import torch
 
-from gcpass._budget import Budget, parse_budget
+from gcpass._budget import NO_BUDGET, Budget, parse_budget
 from gcpass._errors import OptionError, did_you_mean
 from gcpass._plan import Plan
 from gcpass._planning import Request
@@ -63,6 +63,22 @@ class Options:
     plan: Plan | None = None
     strict: bool = False
     inductor: Mapping[str, Any] = field(default_factory=dict)
+
+    @property
+    def is_bounded(self) -> bool:
+        """Whether the optimiser decides within a budget, and no policy or stored plan does."""
+        policy = self.request.policy
+        chooses = (policy is None or not policy.fixed) and self.plan is None
+        return chooses and self.request.budget != NO_BUDGET
+
+    @property
+    def shared_key(self) -> str:
+        """Equal where graphs share one budget: where all that was asked for is equal."""
+        request = self.request
+        policy = request.policy.fingerprint if request.policy else None
+        asked = (request.budget, policy, request.rules, request.solver, request.on_infeasible)
+        inductor = sorted(self.inductor.items())
+        return repr((asked, self.codegen, self.hardware, self.reserve_bytes, self.strict, inductor))
 
 
 def read_options(options: Mapping[str, Any] | None, mode: str | None = None) -> Options:

@@ -14,7 +14,6 @@ from typing import Any
 import torch
 from torch import fx
 
-from gcpass._budget import NO_BUDGET
 from gcpass._detail import detailed, explained
 from gcpass._errors import GcpassError, UnsupportedGraph
 from gcpass._evaluate import Evaluator
@@ -29,11 +28,12 @@ from gcpass.fx._failure import write_failure
 from gcpass.fx._graphs import copy_graph
 from gcpass.fx._lower import lower
 from gcpass.fx._options import Options
+from gcpass.fx._part import Part
 from gcpass.fx._preferences import honouring, preferred_first
 from gcpass.fx._region import forget_torchs_regions
 from gcpass.fx._ruling import apply_rules
 from gcpass.fx._trace import trace_plan
-from gcpass.fx._verify import counted, plan_checked
+from gcpass.fx._verify import counted
 from gcpass.fx._views import clone_mutated_inputs
 
 log = logging.getLogger("gcpass")
@@ -50,6 +50,7 @@ class Partitioner(_compat.CustomPartitionerFn):
         prices: of the ops on the device that is compiled for.
         on_plan: called with each plan made, its peak counted; None if nobody asks.
         regions: fingerprint of the regions that are marked in the graph.
+        part: of the group that the graph shares its budget with; None without a budget.
     """
 
     def __init__(
@@ -58,9 +59,10 @@ class Partitioner(_compat.CustomPartitionerFn):
         prices: Prices,
         on_plan: Callable[[Plan], None] | None,
         regions: str = "",
+        part: Part | None = None,
     ) -> None:
         self._options, self._prices, self._on_plan = options, prices, on_plan
-        self._regions = regions
+        self._regions, self._part = regions, part
 
     def __call__(
         self, gm: fx.GraphModule, joint_inputs: Sequence[object], **kwargs: Any
@@ -76,6 +78,8 @@ class Partitioner(_compat.CustomPartitionerFn):
             if self._options.strict:
                 raise
             reason, failure = f"{type(error).__name__}: {error}", error
+        if self._part is not None:
+            self._part.graph, self._part.is_refused = None, True
         log.info("planning failed", exc_info=failure)
         path = write_failure(failure, original, repr(self._options), VERSIONS)
         report = f"; {path} says more, to be attached to a report" if path is not None else ""
@@ -114,11 +118,9 @@ class Partitioner(_compat.CustomPartitionerFn):
         request, codegen = self._options.request, self._options.codegen
         num_fwd_outputs = kwargs["num_fwd_outputs"]
         static = kwargs.get("static_lifetime_input_indices")
-        if self._chooses() and codegen == "inductor" and request.budget != NO_BUDGET:
+        if self._part is not None:
             analysis = analyze_graph(gm, num_fwd_outputs, self._prices, codegen, request)
-            checked = honouring(
-                analysis, request, lambda a, asked: plan_checked(a, asked, VERSIONS, static)
-            )
+            checked = self._part.plan(analysis, request, VERSIONS, static)
             return checked.modules, checked.evaluator, checked.planned
         analysis, evaluator, planned = plan_graph(
             gm, num_fwd_outputs, request, self._prices, codegen, self._options.plan
@@ -130,11 +132,6 @@ class Partitioner(_compat.CustomPartitionerFn):
         if self._on_plan is not None and codegen == "inductor":
             planned = replace(planned, plan=counted(analysis, planned, modules))
         return modules, evaluator, planned
-
-    def _chooses(self) -> bool:
-        """Whether the optimiser decides, rather than a policy or a stored plan."""
-        policy = self._options.request.policy
-        return (policy is None or not policy.fixed) and self._options.plan is None
 
     def __reduce__(self) -> tuple[Any, ...]:
         """Inductor pickles its settings into cache keys: let this one be its `uuid`."""

@@ -22,7 +22,7 @@ from torch import fx
 
 from gcpass._budget import Budget
 from gcpass._errors import InfeasibleBudget
-from gcpass._evaluate import Evaluator
+from gcpass._evaluate import Evaluator, Use
 from gcpass._plan import Plan
 from gcpass._planning import Planned, Request, infeasible_message, make_plan, resolve_budget
 from gcpass._problem import Kernel
@@ -45,12 +45,16 @@ _UNUSED = 0.04  # of the budget left over before a larger one is tried
 
 @dataclass(frozen=True)
 class Checked:
-    """A plan, what evaluated it, its graphs, and the peak that Inductor will reach with them."""
+    """A plan, what evaluated it, its graphs, and the memory that Inductor will use with them."""
 
     evaluator: Evaluator
     planned: Planned
     modules: tuple[fx.GraphModule, fx.GraphModule]
-    peak_bytes: int
+    use: Use
+
+    @property
+    def peak_bytes(self) -> int:
+        return self.use.peak_nbytes
 
 
 def plan_checked(
@@ -58,8 +62,17 @@ def plan_checked(
     request: Request,
     versions: dict[str, str],
     static_lifetime_input_indices: list[int] | None,
+    *,
+    warn: bool = True,
 ) -> Checked:
     """The plan with the least recomputation whose peak, by Inductor's count, is within the budget.
+
+    Args:
+        analysis: of the graph.
+        request: what is asked for, a budget included.
+        versions: recorded in the plan.
+        static_lifetime_input_indices: inputs whose memory never moves.
+        warn: warn where the smallest peak is used for want of a plan within the budget.
 
     Raises:
         InfeasibleBudget: no round's plan is, and the request says to raise.
@@ -85,9 +98,9 @@ def plan_checked(
             certify=False,
         )
         modules = lower(analysis, planned, static_lifetime_input_indices)
-        return Checked(evaluator, planned, modules, _peak_bytes(analysis, planned, modules))
+        return Checked(evaluator, planned, modules, counted_use(analysis, planned, modules))
 
-    countable = int(budget / (1 + _uncounted(analysis)))
+    countable = int(budget / (1 + uncounted(analysis)))
     tried = _search(attempt, countable)
     fitting = [c for c in tried if c.peak_bytes <= countable]
     if fitting:
@@ -104,7 +117,8 @@ def plan_checked(
         message = infeasible_message(budget, floor)
         if request.on_infeasible == "error":
             raise InfeasibleBudget(message, budget_bytes=budget, floor_bytes=best.peak_bytes)
-        warnings.warn(f"gcpass: {message} Going on with the smallest peak.", stacklevel=2)
+        if warn:
+            warnings.warn(f"gcpass: {message} Going on with the smallest peak.", stacklevel=2)
         notes = (*notes, message)
     plan = replace(
         best.planned.plan,
@@ -120,8 +134,8 @@ def counted(
     analysis: Analysis, planned: Planned, modules: tuple[fx.GraphModule, fx.GraphModule]
 ) -> Plan:
     """A plan that is used whatever it holds, with the peak that Inductor will reach with it."""
-    nbytes = _peak_bytes(analysis, planned, modules)
-    return replace(planned.plan, predicted_peak_bytes=nbytes, counted=1)
+    use = counted_use(analysis, planned, modules)
+    return replace(planned.plan, predicted_peak_bytes=use.peak_nbytes, counted=1)
 
 
 def _search(attempt: Callable[[int, str], Checked], budget: int) -> list[Checked]:
@@ -153,7 +167,8 @@ def _search(attempt: Callable[[int, str], Checked], budget: int) -> list[Checked
     return tried
 
 
-def _uncounted(analysis: Analysis) -> float:
+def uncounted(analysis: Analysis) -> float:
+    """What a graph may hold beyond a count, as a part of that."""
     if device_of(map(_meta.value, analysis.nodes)).type != "cpu":
         return _UNCOUNTED_ELSEWHERE
     return 0.0 if all(map(_allocates_nothing, analysis.nodes)) else _UNCOUNTED
@@ -174,12 +189,12 @@ def _recompute(checked: Checked) -> int:
     return checked.planned.evaluation.recompute_picoseconds
 
 
-def _peak_bytes(
+def counted_use(
     analysis: Analysis,
     planned: Planned,
     modules: tuple[fx.GraphModule, fx.GraphModule],
-) -> int:
-    """The most bytes alive while the code of both graphs runs, one after the other.
+) -> Use:
+    """The bytes alive while the code of both graphs runs, one after the other.
 
     What the forward returns is alive until the backward has read it; outputs that the user sees,
     and the tangents that come in for them, are alive until the end.
@@ -190,7 +205,7 @@ def _peak_bytes(
     saved = {output.name: i for i, output in enumerate(outputs) if isinstance(output, fx.Node)}
     ahead = _written(forward, _values(forward.graph.find_nodes(op="placeholder")), visible)
     if ahead is None:
-        return planned.evaluation.peak_nbytes
+        return planned.evaluation.use
     restrided = [
         _restride(_meta.value(node), ahead.strides[saved[node.name]])
         if node.name in saved
@@ -199,7 +214,7 @@ def _peak_bytes(
     ]
     back = _written(backward, restrided, overwritten=_overwritten(forward, backward, visible))
     if back is None:
-        return planned.evaluation.peak_nbytes
+        return planned.evaluation.use
     nothing = [NOTHING for _ in forward.graph.find_nodes(op="placeholder")]
     converted = ahead.converts_layouts
     first = run(ahead, nothing, workspaces=_workspaces(forward, channels_last=converted))
@@ -213,7 +228,8 @@ def _peak_bytes(
     converted |= back.converts_layouts  # or else it is handed what the forward converted
     workspaces = _workspaces(backward, channels_last=converted)
     second = run(back, arguments, held=held, workspaces=workspaces)
-    return max(first.peak_nbytes, second.peak_nbytes)
+    between = sum(storage.nbytes for storage in NOTHING.union(*first.outputs))
+    return Use(first.peak_nbytes, between, second.peak_nbytes)
 
 
 def _written(
