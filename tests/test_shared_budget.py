@@ -25,7 +25,7 @@ WIDTH, ROWS = 32, 1024
 @pytest.fixture(autouse=True)
 def _afresh() -> Iterator[None]:
     torch._dynamo.reset()
-    gc.collect()  # no group of an earlier test is left
+    gc.collect()  # Dynamo may still hold on to graphs, and their groups: budgets differ in tests
     with _searching_little(), warnings.catch_warnings():
         warnings.filterwarnings("error", "gcpass")
         yield
@@ -133,7 +133,7 @@ def test_a_plan_of_the_first_step_says_that_it_is_provisional() -> None:
     model = Model(6, breaks=2)
     free, _ = steps(model, whole(model, backend("1GiB", [])), 1)
     torch._dynamo.reset()
-    call = whole(model, backend(int(0.6 * free[0]), plans))
+    call = whole(model, backend(int(0.61 * free[0]), plans))
     steps(model, call, 1)
     assert not plans[0].notes
     assert all("for the first step" in plan.notes[-1] for plan in plans[1:3])

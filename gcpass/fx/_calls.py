@@ -1,9 +1,11 @@
 """Which calls of the graphs that share a budget are alive, and what a step of theirs looks like.
 
 A *call* begins with a graph's forward and ends with its backward, or when autograd forgets it. A
-step is what lies between two times at which no call is alive. Autograd's hooks tell when a backward
-begins and ends; a forward that autograd does not record (inference) is no call, nor does one wait
-whose tensors the user's own saved-tensor hooks take away (`torch.utils.checkpoint`).
+step is what lies between two times at which no call is alive. A hook of autograd tells when a
+backward begins; it is over when the next one begins, or autograd is done. (A hook after it would be
+shown the gradients, and what refers to a gradient keeps autograd from handing it on uncopied.) A
+forward that autograd does not record (inference) is no call, nor does one wait whose tensors the
+user's own saved-tensor hooks take away (`torch.utils.checkpoint`).
 """
 
 from __future__ import annotations
@@ -29,7 +31,7 @@ Step = tuple[Instant, ...]
 class Call:
     """A forward whose backward is still to come; dropped with its autograd node."""
 
-    __slots__ = ("_calls", "graph", "inputs", "is_alive", "sources", "waits")
+    __slots__ = ("__weakref__", "_calls", "graph", "inputs", "is_alive", "sources", "waits")
 
     def __init__(
         self,
@@ -37,11 +39,11 @@ class Call:
         graph: str,
         waits: bool,
         inputs: dict[int, int],
-        sources: list[Call | int | None],
+        sources: list[tuple[Call | int, int]],
     ) -> None:
         self._calls, self.graph, self.waits = calls, graph, waits
         self.inputs = inputs  # bytes by address: made in this step outside the graphs
-        self.sources = sources  # for each input: the call or (by its id) the leaf it came from
+        self.sources = sources  # calls and (by their ids) leaves; bytes of the gradient for each
         self.is_alive = True
 
     def __del__(self) -> None:
@@ -60,6 +62,7 @@ class Calls:
         self._on_step = weakref.WeakMethod(on_step)
         self._instants: list[Instant] = []
         self._alive = 0
+        self._running: weakref.ref[Call] | None = None  # in its backward
         self.waiting: Counter[str] = Counter()  # of those alive, the ones that hold what they saved
         self._inputs: dict[int, int] = {}
         self._leaves: dict[int, int] = {}  # bytes of gradients by leaf
@@ -89,10 +92,9 @@ class Calls:
         self._alive += 1
         if waits:
             self.waiting[graph] += 1
-        call = Call(self, graph, waits, fresh, [_source(n) for n, _ in node.next_functions])
+        call = Call(self, graph, waits, fresh, list(_sources(node)))
         node.metadata[_KEY] = call
         node.register_prehook(lambda _: self._begins(call))
-        node.register_hook(lambda gradients, _: self._ended(call, gradients))
         return node
 
     def release(self, call: Call) -> None:
@@ -107,20 +109,27 @@ class Calls:
             self._inputs.pop(address, None)
 
     def _begins(self, call: Call) -> None:
+        self._finish()
+        self._running = weakref.ref(call)
+        _compat_dynamo.when_autograd_is_done(self._finish)
         self._handed.pop(id(call), None)
         self._instants.append(self._instant(call.graph, in_backward=True, itself=call))
 
-    def _ended(self, call: Call, gradients: Sequence[Any]) -> None:
+    def _finish(self) -> None:
+        """The backward that began last is over, if there is one."""
+        call = self._running() if self._running is not None else None
+        self._running = None
+        if call is None:
+            return
         self.release(call)
         if not self._alive:
             self._end()
             return
-        for source, gradient in zip(call.sources, gradients, strict=False):
-            if isinstance(gradient, torch.Tensor) and source is not None:
-                if isinstance(source, Call):
-                    self._handed[id(source)] = self._handed.get(id(source), 0) + gradient.nbytes
-                else:
-                    self._leaves[source] = gradient.nbytes
+        for source, nbytes in call.sources:
+            if isinstance(source, Call):
+                self._handed[id(source)] = self._handed.get(id(source), 0) + nbytes
+            else:
+                self._leaves[source] = nbytes
 
     def _instant(self, graph: str, *, in_backward: bool, itself: Call | None = None) -> Instant:
         waiting = self.waiting
@@ -159,6 +168,14 @@ def _node_of(arguments: Sequence[Any], outputs: Sequence[Any]) -> Any:
                 return node
             node = node.next_functions[0][0] if node.next_functions else None
     return None
+
+
+def _sources(node: Any) -> Iterator[tuple[Call | int, int]]:
+    """Where the gradients of the inputs of a call stay, and their bytes."""
+    for before, place in node.next_functions:
+        source = _source(before)
+        if source is not None:
+            yield source, _compat_dynamo.gradient_nbytes(before, place)
 
 
 def _source(node: Any) -> Call | int | None:

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import math
 import sys
+from collections.abc import Callable
 from types import CodeType
 from typing import Any
 
@@ -48,3 +50,16 @@ def saves_elsewhere() -> bool:
     """Whether saved-tensor hooks are on: what is saved is recomputed later, or moved elsewhere."""
     autograd: Any = torch._C
     return autograd._autograd._top_saved_tensors_default_hooks(False) is not None
+
+
+def when_autograd_is_done(call: Callable[[], None]) -> None:
+    """Have something called at the end of the backward that is running."""
+    torch.autograd.Variable._execution_engine.queue_callback(call)
+
+
+def gradient_nbytes(node: Any, place: int) -> int:
+    """Bytes of a gradient that an autograd node takes."""
+    if hasattr(node, "variable"):
+        return node.variable.nbytes
+    meta = node._input_metadata[place]
+    return math.prod(meta.shape) * meta.dtype.itemsize
