@@ -40,10 +40,6 @@ class Rules:
         if once is not None:
             return Constraint(Rule.NEVER_RECOMPUTE, once)
         policy = _meta.checkpoint_policy(node)
-        if policy is Policy.MUST_SAVE and not self._added_by_torch(node):
-            return Constraint(Rule.KEEP, "the user's checkpointing policy saves it")
-        if _is(policy, "MUST_CPU_OFFLOAD"):
-            return Constraint(Rule.KEEP, "the user's checkpointing policy offloads it: kept here")
         if policy is Policy.MUST_RECOMPUTE:
             return Constraint(Rule.NEVER_KEEP, "the user's checkpointing policy recomputes it")
         if is_random(node):
@@ -65,6 +61,10 @@ class Rules:
             return Constraint(
                 Rule.NEVER_RECOMPUTE, "a discrete choice: other roundings would turn it over"
             )
+        if policy is Policy.MUST_SAVE and not self._added_by_torch(node):
+            return Constraint(Rule.KEEP, "the user's checkpointing policy saves it")
+        if _is(policy, "MUST_CPU_OFFLOAD"):
+            return Constraint(Rule.KEEP, "the user's checkpointing policy offloads it: kept here")
         return None
 
     def preference(self, node: fx.Node, phase: Phase) -> Constraint | None:

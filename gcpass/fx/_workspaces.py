@@ -16,6 +16,8 @@ _SHRUNK_LOSSES = (
     "aten.binary_cross_entropy",
 )
 
+_INDEX_NBYTES = 8
+
 _PROMOTING = frozenset(
     f"aten.{name}"
     for name in (
@@ -50,8 +52,8 @@ def workspace_nbytes(call: Call, channels_last: bool = False) -> int:
 
     Measured on ATen's CPU kernels in fp32: oneDNN convolutions reorder their operands into blocked
     copies, of which channels-last images need none and only the weight's remain; batch norm's
-    backward makes a contiguous one; attention has scores of one tile for each thread. Other
-    devices: taken as zero.
+    backward makes a contiguous one; attention has scores of one tile for each thread; sorts hold
+    places beside values. Other devices: taken as zero.
     """
     tensors = call.tensors
     if not tensors or tensors[0].device.type != "cpu":
@@ -80,6 +82,10 @@ def workspace_nbytes(call: Call, channels_last: bool = False) -> int:
         return 2 * elements_nbytes(call.value)
     if packet == "aten.native_batch_norm_backward":
         return elements_nbytes(tensors[1])
+    if packet == "aten.sort":
+        return _INDEX_NBYTES * _sorted_length(call)
+    if packet == "aten.kthvalue":
+        return elements_nbytes(tensors[0]) + _INDEX_NBYTES * elements(tensors[0])
     return 0
 
 
@@ -102,6 +108,14 @@ def dense_copies_nbytes(call: Call) -> int:
     if call.packet not in ("aten.convolution", "aten.convolution_backward"):
         return 0
     return sum(elements_nbytes(a) for a in call.tensors if block_nbytes(a) > elements_nbytes(a))
+
+
+def _sorted_length(call: Call) -> int:
+    """Elements that a sort puts in order at once: its kernel holds their places beside them."""
+    sizes = shape(call.tensors[0])
+    given = (a for a in call.arguments[1:] if isinstance(a, int) and not isinstance(a, bool))
+    dim = call.keywords.get("dim", next(given, -1))
+    return sizes[dim] if sizes else 1
 
 
 def _attention_nbytes(query: torch.Tensor, key: torch.Tensor, *, is_backward: bool) -> int:

@@ -161,3 +161,18 @@ def a_mask_multiplied_by_numbers(run: Run) -> None:
         return (h * (h > 0)).sum()
 
     run.step(run.compile(fn), x, wrt=[x])
+
+
+@case()
+def one_row_in_order(run: Run) -> None:
+    """Found by the fuzz: a sort holds eight bytes beside each value of the row that it sorts.
+
+    At the sort the row, its copy in order, the places and once more the places: 4 x 32 KiB.
+    """
+    x = leaf(4096)
+
+    def fn(x: Tensor) -> Tensor:
+        h = x * 2
+        return h.gather(-1, h.argsort(-1)).square().mean()
+
+    run.step(run.compile(fn), x, wrt=[x])

@@ -3,11 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import partial
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
-from torch.utils.checkpoint import checkpoint
+from torch.utils.checkpoint import (
+    CheckpointPolicy,
+    checkpoint,
+    create_selective_checkpoint_contexts,
+)
 
 from ._case import Run, case, leaf, plain
 
@@ -184,3 +189,25 @@ def noise_that_only_the_backward_wants(run: Run) -> None:
     loss = run.step(run.compile(fn), x, w, wrt=[x, w])
     run.agree("in w", (w.grad * w).sum(), loss)
     run.agree("in x", (x.grad * x).sum(), loss)
+
+
+@case()
+def rows_drawn_in_a_region_that_saves_them(run: Run) -> None:
+    """Found by the fuzz: what the user's policy says to save must not be drawn again, either.
+
+    The rows were drawn twice where the budget let go of them, and the gradient went to other ones.
+    """
+    x = leaf(32, 16)
+
+    def policy(ctx: object, op: object, *args: object, **kwargs: object) -> CheckpointPolicy:
+        is_draw = op is torch.ops.aten.randint.low
+        return CheckpointPolicy.MUST_SAVE if is_draw else CheckpointPolicy.MUST_RECOMPUTE
+
+    def region(h: Tensor) -> Tensor:
+        return h[torch.randint(0, 32, (32,))].relu().square().mean()
+
+    def fn(x: Tensor) -> Tensor:
+        context = partial(create_selective_checkpoint_contexts, policy)
+        return checkpoint(region, (x / 8).tanh(), use_reentrant=False, context_fn=context)
+
+    run.step(run.compile(fn), x, wrt=[x])
