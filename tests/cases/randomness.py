@@ -3,18 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from functools import partial
+from typing import Any
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
-from torch.utils.checkpoint import (
-    CheckpointPolicy,
-    checkpoint,
-    create_selective_checkpoint_contexts,
-)
+from torch.utils.checkpoint import checkpoint
 
 from ._case import Run, case, leaf, plain
+from ._trained import train
 
 
 def _check(run: Run, noisy: Callable[[Tensor], Tensor], *sizes: int, times: int = 2) -> None:
@@ -197,17 +194,16 @@ def rows_drawn_in_a_region_that_saves_them(run: Run) -> None:
 
     The rows were drawn twice where the budget let go of them, and the gradient went to other ones.
     """
-    x = leaf(32, 16)
 
-    def policy(ctx: object, op: object, *args: object, **kwargs: object) -> CheckpointPolicy:
-        is_draw = op is torch.ops.aten.randint.low
-        return CheckpointPolicy.MUST_SAVE if is_draw else CheckpointPolicy.MUST_RECOMPUTE
+    def fn(
+        x: Tensor, w: Tensor, b: Tensor, dropout: Any, attention: Any, checkpoint: Any
+    ) -> Tensor:
+        def region(h: Tensor, centred: Tensor) -> Tensor:
+            picked = F.relu(h[torch.randint(0, 32, (32,))])
+            return centred.square().mean() + picked.square().mean()
 
-    def region(h: Tensor) -> Tensor:
-        return h[torch.randint(0, 32, (32,))].relu().square().mean()
+        h = torch.where(x > 0, x, x)
+        centred = h - h.mean(-1, keepdim=True)
+        return checkpoint(region, F.silu(F.linear(h, w, b) / 8), centred, tags=(2, 0))
 
-    def fn(x: Tensor) -> Tensor:
-        context = partial(create_selective_checkpoint_contexts, policy)
-        return checkpoint(region, (x / 8).tanh(), use_reentrant=False, context_fn=context)
-
-    run.step(run.compile(fn), x, wrt=[x])
+    train(run, fn)
