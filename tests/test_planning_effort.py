@@ -4,11 +4,9 @@ from __future__ import annotations
 
 import cProfile
 import os
-import pickle
 import subprocess
 import sys
 from collections.abc import Callable
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -159,34 +157,6 @@ def test_four_times_as_many_ops_take_little_more_each(
 
 
 # -- the same plan in every process ----------------------------------------------------------------
-
-SEEDS = 20
-SOLVED = """
-import pickle, sys
-from gcpass._budget import Budget
-from gcpass._evaluate import Evaluator
-from gcpass._planning import Request, make_plan
-with open(sys.argv[1], "rb") as file:
-    evaluator = Evaluator(pickle.load(file))
-for fraction in (0.8, 0.5, 0.2):
-    request = Request(budget=Budget(fraction=fraction), on_infeasible="best")
-    planned = make_plan(evaluator, request, warn=False)
-    print(planned.plan.to_json(), planned.evaluation.backward_order)
-assert "torch" not in sys.modules
-"""
-
-
-def test_twenty_hash_seeds_solve_a_problem_alike(tmp_path: Path) -> None:
-    """Without torch, whose import takes longer than all else: a graph read once and handed on."""
-    fn, args = _recurrent(12)
-    captured = capture(fn, args, None, "eager")
-    prices = find_prices("reference", torch.device("cpu"))
-    path = tmp_path / "problem"
-    analysis = analyze_graph(captured.joint, captured.num_fwd_outputs, prices, "eager")
-    path.write_bytes(pickle.dumps(analysis.problem))
-    printed = {_run(seed, SOLVED, str(path)) for seed in range(SEEDS)}
-    assert len(printed) == 1 and all(printed)
-
 
 PROGRAM = """
 import sys, torch, gcpass
