@@ -116,7 +116,8 @@ def sizing(
         return need(of, planner.lean(room))
 
     def keeping_all(size: int) -> Need:
-        return need(case(size), case(size).planner(training).keeping_all)
+        of = case(size)
+        return need(of, of.planner(training).keeping_all)
 
     return Sizing(needed, keeping_all, lambda size: estimate(case(size), training, device, ()))
 
@@ -180,8 +181,8 @@ def _candidates(largest: int, room: int, seen: int, keeping_all: Need) -> list[i
     Args:
         largest: the largest that fits.
         room: bytes that the step may take.
-        seen: a size that fits, and what it needs with nothing recomputed:
-        keeping_all: in all.
+        seen: a size that fits, in steps.
+        keeping_all: what that size needs with nothing recomputed.
     """
     fixed = keeping_all.nbytes - keeping_all.growing_nbytes
     free = (room - fixed) * seen // max(keeping_all.growing_nbytes, 1)

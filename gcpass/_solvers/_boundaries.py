@@ -144,18 +144,21 @@ def _least_around(numbers: list[int], neighbours: int) -> list[int]:
 
 def _widest_gap(places: list[_Place], found: list[_Place]) -> int:
     """The most positions in a row without a boundary."""
+    return max(end - begin for begin, end in _stretches(places, found))
+
+
+def _stretches(places: list[_Place], found: list[_Place]) -> Iterator[tuple[int, int]]:
+    """The places between which none is found, as indices of the two that bound them."""
     chosen = {place.position for place in found}
     ends = [-1, *(i for i, p in enumerate(places) if p.position in chosen), len(places)]
-    return max(b - a for a, b in pairwise(ends))
+    return pairwise(ends)
 
 
 def _filled(places: list[_Place], found: list[_Place]) -> list[_Place]:
     """The places found, and in every stretch of more than a fourth of all that has none of them
     about as many as divide it into pieces as long as there are pieces: the narrowest of each."""
-    chosen = {place.position for place in found}
-    ends = [-1, *(i for i, p in enumerate(places) if p.position in chosen), len(places)]
     filled = list(found)
-    for begin, end in pairwise(ends):
+    for begin, end in _stretches(places, found):
         if end - begin <= max(len(places) // _STRETCH, 2 * _NEIGHBOURS):
             continue
         size = isqrt(end - begin)

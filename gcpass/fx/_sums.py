@@ -22,14 +22,17 @@ def keep_sums_apart(module: fx.GraphModule) -> None:
     ``prims.add`` for a sum, which adds the same numbers.
     """
     place = {node: i for i, node in enumerate(module.graph.nodes)}
-    for node in module.graph.find_nodes(op="call_function", target=torch.ops.aten.add.Tensor):
-        if (
-            not node.kwargs
-            and _alike(node)
-            and any(place[node] - place[term] > FAR for term in node.args if _is_product(term))
-        ):
-            node.target = torch.ops.prims.add.default
-    module.recompile()
+
+    def waits(total: fx.Node) -> bool:
+        far = (place[total] - place[term] > FAR for term in total.args if _is_product(term))
+        return not total.kwargs and any(far) and _alike(total)
+
+    sums = module.graph.find_nodes(op="call_function", target=torch.ops.aten.add.Tensor)
+    waiting = [total for total in sums if waits(total)]
+    for total in waiting:
+        total.target = torch.ops.prims.add.default
+    if waiting:
+        module.recompile()
 
 
 def _alike(total: fx.Node) -> bool:

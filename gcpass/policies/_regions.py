@@ -71,7 +71,7 @@ def own_constraint(problem: Problem, op: int) -> Constraint | None:
     constraint = problem.ops[op].constraint
     if constraint is not None or op not in problem.kept_storage:
         return constraint
-    maker = problem.ops[problem.storages[problem.kept_storage[op]].producer]
+    maker = problem.ops[problem.maker(op)]
     return maker.constraint if maker.obeys(Rule.NEVER_RECOMPUTE) else None
 
 
