@@ -53,6 +53,12 @@ class Request:
                 f"on_infeasible={self.on_infeasible!r} must be one of {', '.join(ON_INFEASIBLE)}"
             )
 
+    @property
+    def fingerprint(self) -> str:
+        """Changes with anything that is asked for."""
+        policy = self.policy.fingerprint if self.policy else None
+        return repr((self.budget, policy, self.rules, self.solver, self.on_infeasible))
+
 
 @dataclass(frozen=True)
 class Planned:

@@ -74,10 +74,7 @@ class Options:
     @property
     def shared_key(self) -> str:
         """Equal where graphs share one budget: where all that was asked for is equal."""
-        request = self.request
-        policy = request.policy.fingerprint if request.policy else None
-        asked = (request.budget, policy, request.rules, request.solver, request.on_infeasible)
-        inductor = sorted(self.inductor.items())
+        asked, inductor = self.request.fingerprint, sorted(self.inductor.items())
         return repr((asked, self.codegen, self.hardware, self.reserve_bytes, self.strict, inductor))
 
 

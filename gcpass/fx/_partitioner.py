@@ -139,18 +139,13 @@ class Partitioner(_compat.CustomPartitionerFn):
 
     def uuid(self) -> str:
         """Changes with anything that changes a plan, so that no cache serves another's graph."""
-        request = self._options.request
         parts = (
             VERSIONS,
             _source_digest(),
-            request.budget,
-            request.policy.fingerprint if request.policy else None,
-            request.rules,
+            self._options.request.fingerprint,
             self._regions,
-            request.solver,
             self._options.hardware,
             self._prices.fingerprint,
-            request.on_infeasible,
             self._options.codegen,
             self._options.plan.to_json() if self._options.plan else None,
         )
