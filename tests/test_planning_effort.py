@@ -178,10 +178,10 @@ def test_the_plan_does_not_depend_on_hash_seeds() -> None:
     assert len(printed) == 1 and all(printed)
 
 
-def _run(seed: int, program: str, *args: str) -> str:
+def _run(seed: int, program: str) -> str:
     """What a program prints in a process of its own."""
     done = subprocess.run(
-        [sys.executable, "-W", "ignore", "-c", program, *args],
+        [sys.executable, "-W", "ignore", "-c", program],
         capture_output=True,
         text=True,
         check=True,

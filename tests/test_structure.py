@@ -46,7 +46,7 @@ ORDER = (
 )
 FX_ORDER = (
     ("_fusions", "_generated"),
-    ("_compat", "_compat_dynamo"),
+    ("_compat",),
     ("_compat_inductor", "_meta"),
     ("_sums",),
     ("_call", "_devices", "_graphs", "_capture", "_kernels", "_phases", "_region", "_views"),
@@ -70,7 +70,7 @@ FX_ORDER = (
     ("_demo", "_comparison"),
     ("__init__",),
 )
-COMPAT = tuple(("gcpass", "fx", f"_compat{part}") for part in ("", "_dynamo", "_inductor"))
+COMPAT = tuple(("gcpass", "fx", f"_compat{part}") for part in ("", "_inductor"))
 MAX_PUBLIC_NAMES = 12
 MAX_LINES = 400
 

@@ -13,7 +13,7 @@ from gcpass._budget import Budget
 from gcpass._errors import GcpassError
 from gcpass._plan import Plan
 from gcpass._report import write_report
-from gcpass.fx import _compat, _compat_dynamo, _compat_inductor
+from gcpass.fx import _compat, _compat_inductor
 from gcpass.fx._costs import Prices
 from gcpass.fx._devices import device_of
 from gcpass.fx._group import group_of
@@ -67,7 +67,7 @@ def compile_graph(
     if options.is_bounded:
         group = group_of(options.shared_key, lambda: _resolved(options, example_inputs))
         options = _with_budget(options, group.budget)
-        part = Part(group, _compat_dynamo.current_code(), _compat_dynamo.is_whole_model(gm))
+        part = Part(group, _compat.current_code(), _compat.is_whole_model(gm))
     elif options.request.budget.auto:
         options = _with_budget(options, resolve_auto(options, example_inputs))
     compiled = _compile(gm, example_inputs, options, prices, on_plan, part)
@@ -82,7 +82,6 @@ def _compile(
     on_plan: Callable[[Plan], None] | None,
     part: Part | None,
 ) -> Callable[..., Any]:
-
     def planned(plan: Plan) -> None:
         if on_plan is not None:
             on_plan(plan)

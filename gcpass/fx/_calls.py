@@ -19,7 +19,7 @@ import torch
 
 from gcpass._evaluate import Use
 from gcpass._shared import Instant
-from gcpass.fx import _compat_dynamo
+from gcpass.fx import _compat
 
 _KEY = "gcpass"  # of the call among an autograd node's metadata
 _NODE = "CompiledFunctionBackward"
@@ -85,7 +85,7 @@ class Calls:
             return None
         if not self._alive:
             self._end()
-        waits = not _compat_dynamo.saves_elsewhere()
+        waits = not _compat.saves_elsewhere()
         fresh = dict(_made_outside(arguments, self._inputs)) if waits else {}
         self._inputs.update(fresh)
         self._instants.append(self._instant(graph, in_backward=False))
@@ -111,7 +111,7 @@ class Calls:
     def _begins(self, call: Call) -> None:
         self._finish()
         self._running = weakref.ref(call)
-        _compat_dynamo.when_autograd_is_done(self._finish)
+        _compat.when_autograd_is_done(self._finish)
         self._handed.pop(id(call), None)
         self._instants.append(self._instant(call.graph, in_backward=True, itself=call))
 
@@ -175,7 +175,7 @@ def _sources(node: Any) -> Iterator[tuple[Call | int, int]]:
     for before, place in node.next_functions:
         source = _source(before)
         if source is not None:
-            yield source, _compat_dynamo.gradient_nbytes(before, place)
+            yield source, _compat.gradient_nbytes(before, place)
 
 
 def _source(node: Any) -> Call | int | None:

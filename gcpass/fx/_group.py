@@ -23,7 +23,7 @@ from gcpass._errors import InfeasibleBudget
 from gcpass._evaluate import Evaluator, Use
 from gcpass._shared import Instant, Offer, Shared, offers
 from gcpass._units import format_bytes
-from gcpass.fx import _compat_dynamo
+from gcpass.fx import _compat
 from gcpass.fx._calls import Calls, Step
 
 _STEPS = 8  # kinds of steps remembered
@@ -326,7 +326,7 @@ class Group:
         for graph in graphs:
             _CORRECTING.add(self)
             for code in list(graph.codes):
-                _compat_dynamo.forget(code)
+                _compat.forget(code)
 
 
 def _graphs(step: Step | list[Instant]) -> set[str]:
