@@ -8,7 +8,6 @@ recomputed, gcpass's own, and manual policies beside them.
 
 from __future__ import annotations
 
-import contextlib
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
@@ -97,11 +96,7 @@ class Planner:
 
     @cached_property
     def _simple(self) -> list[Plan]:
-        plans = [self.fastest]
-        for policy in _SIMPLE:
-            with contextlib.suppress(OptionError):  # a policy that does not know such a model
-                plans.append(self.under(policy))
-        return plans
+        return [self.fastest, *map(self.under, _SIMPLE)]
 
     def under(self, policy: str) -> Plan:
         """The plan of a manual policy.
