@@ -14,7 +14,7 @@ from gcpass._units import PICOSECONDS
 from gcpass.fx import _compat, _meta
 from gcpass.fx._call import block_nbytes, call_of, elements_nbytes, packet_name
 from gcpass.fx._choices import drifting_choices
-from gcpass.fx._constraints import Rules
+from gcpass.fx._constraints import Rules, keep_what_is_viewed
 from gcpass.fx._costs import Prices
 from gcpass.fx._devices import device_of
 from gcpass.fx._kernels import kernel
@@ -124,10 +124,10 @@ class _Builder:
         self.values: dict[fx.Node, tuple[int, ...]] = {}  # storages of each node's value
 
     def build(self) -> Problem:
-        ops = tuple(self._op(index, node) for index, node in enumerate(self.order))
+        ops = [self._op(index, node) for index, node in enumerate(self.order)]
         index = self.index
         return Problem(
-            ops=ops,
+            ops=keep_what_is_viewed(ops, self.storages),
             storages=tuple(self.storages),
             outputs=tuple(dict.fromkeys(index[n] for n in self.outputs if n in index)),
             gradients=tuple(dict.fromkeys(index[n] for n in self.gradients if n in index)),

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import operator
-from collections.abc import Mapping
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
 
 import torch
 from torch import fx
 
-from gcpass._problem import Constraint, Phase, Rule
+from gcpass._problem import Constraint, Op, Phase, Rule, Storage
 from gcpass.fx import _compat, _meta
 from gcpass.fx._call import TORCHS_OWN
 from gcpass.fx._compat import CheckpointPolicy as Policy
@@ -116,6 +116,28 @@ class Rules:
         """Whether torch itself turned a preference into a value to save, between two regions."""
         before = self.tags.get(node)
         return before is Policy.PREFER_RECOMPUTE and not _meta.has_backward_hook(node)
+
+
+def keep_what_is_viewed(ops: Sequence[Op], storages: Sequence[Storage]) -> tuple[Op, ...]:
+    """Hand a rule to keep a view on to the op that holds what it shows.
+
+    A view has nothing of its own to keep. What its holder itself is told comes second: a value
+    that passes from one checkpointed region to another may be a view of one to be recomputed.
+    """
+    ruled = list(ops)
+    for index, op in enumerate(ops):
+        held = {storages[s].holder for s in op.storages} - {None, index}
+        for holder in held:
+            assert holder is not None
+            own = ruled[holder]
+            if own.phase is Phase.INPUT:
+                continue
+            if op.obeys(Rule.KEEP):
+                own = replace(own, constraint=op.constraint, preference=None)
+            elif op.preference is not None and op.preference.rule is Rule.KEEP:
+                own = replace(own, preference=op.preference)
+            ruled[holder] = own
+    return tuple(ruled)
 
 
 def _is(tag: _compat.CheckpointPolicy | None, *names: str) -> bool:

@@ -101,6 +101,37 @@ def recompute_a_multi_output_op_and_save_the_rest(run: Run) -> None:
     _train(run, lambda op: must.MUST_RECOMPUTE if op is norm else must.MUST_SAVE)
 
 
+@case()
+def must_save_views_of_products(run: Run) -> None:
+    """MUST_SAVE on the views alone: each holds the storage of a product, which is what is kept."""
+    must, w = CheckpointPolicy, leaf(32, 32)
+
+    def body(x: Tensor, w: Tensor) -> Tensor:
+        h = (x @ w).sin()
+        return (h @ w).view(-1, 4).exp().view(-1, 32) @ w
+
+    choose = lambda op: must.MUST_SAVE if op is aten.view.default else must.PREFER_RECOMPUTE
+    call = _selective(body, choose)
+    run.step(run.compile(lambda x, w: call(x, w).cos().sum()), plain(32, 32), w, wrt=[w])
+    run.plan_keeps(lambda target: target == "aten.exp", every=True)
+
+
+@case()
+def a_view_passes_between_regions(run: Run) -> None:
+    """What a region hands on is kept, and nothing else, though it is a view of a product."""
+    must, w = CheckpointPolicy, leaf(32, 32)
+    body = lambda x, w: (x.view(32, 32).sin() @ w).view(8, 4, 32)
+    call = _selective(body, lambda op: must.MUST_RECOMPUTE)
+
+    def fn(x: Tensor, w: Tensor) -> Tensor:
+        for _ in range(3):
+            x = call(x, w)
+        return x.cos().sum()
+
+    run.step(run.compile(fn), plain(32, 32), w, wrt=[w])
+    run.plan_keeps(lambda target: target == "aten.mm", every=True)
+
+
 @case(may_refuse=True)
 def tags_of_views_contradict_their_base(run: Run) -> None:
     """A product that may not be kept, views of it that must: one storage, two tags.
