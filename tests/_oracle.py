@@ -17,12 +17,12 @@ from typing import Any
 
 import torch
 import torch._dynamo.utils
+from _searching import searching_little
 from cases import Case, Run
 from torch._functorch import config as functorch_config
 
 from gcpass import Plan
 from gcpass._explain import Row
-from gcpass._solvers import _local
 from gcpass.fx._backend import compile_graph
 from gcpass.fx._measure import cpu_peak_bytes
 from gcpass.fx._options import read_options
@@ -33,7 +33,6 @@ STOCK = "aot_eager_decomp_partition"
 SLACK_NBYTES = 4096  # of a step's peak: numbers, in no plan
 _STATE_NBYTES = 5_056  # of a stream of random numbers on the CPU, one for each op replayed
 _RANDOM = ("rand", "normal", "bernoulli", "exponential", "rrelu", "multinomial", "dropout")
-_SEARCHED = {"eager": 2_000, "inductor": 2_000}  # ops evaluated in a local search, to be fast
 
 
 class Verdict(enum.Enum):
@@ -91,7 +90,7 @@ def gcpass(budget: float | str | None, codegen: str = "eager", **options: Any) -
     def compiler(fn: Any, **compile_options: Any) -> Any:
         return torch.compile(fn, backend=backend, **compile_options)
 
-    return System(f"gcpass at {budget}", compiler, _searching_little, plans, budget)
+    return System(f"gcpass at {budget}", compiler, searching_little, plans, budget)
 
 
 def stock(budget: float) -> System:
@@ -104,17 +103,6 @@ def stock(budget: float) -> System:
         return functorch_config.patch(activation_memory_budget=budget)
 
     return System(f"torch at {budget}", compiler, around, [])
-
-
-@contextlib.contextmanager
-def _searching_little() -> Iterator[None]:
-    """Whatever plan is chosen, it must be right: cases need no thorough search."""
-    before = dict(_local._OPS)
-    _local._OPS.update(_SEARCHED)
-    try:
-        yield
-    finally:
-        _local._OPS.update(before)
 
 
 def perform(case: Case, system: System, *, weigh: bool = False) -> Run:
@@ -149,6 +137,11 @@ def judge(case: Case, system: System, unbounded: Run | None = None) -> Judged:
         run = perform(case, system, weigh=unbounded is not None)
     except Exception as error:
         return Judged(Verdict.REFUSED, f"{type(error).__name__}: {_first_lines(error)}")
+    return judge_run(case, system, run, unbounded)
+
+
+def judge_run(case: Case, system: System, run: Run, unbounded: Run | None = None) -> Judged:
+    """The same for a run that has been performed."""
     faults = [*_differences(case, run), *_broken_promises(run, system, unbounded)]
     return Judged(Verdict.WRONG, "; ".join(faults)) if faults else Judged(Verdict.RIGHT)
 

@@ -194,6 +194,13 @@ def test_a_policy_that_is_not_a_plain_function() -> None:
     assert _uuid({"policy": Policy("mine", functools.partial(_keeps_some))}) != _uuid({})
 
 
+def test_a_policy_that_is_an_object_is_known_again() -> None:
+    """The graphs of one model, compiled one by one, are told that they share a budget by it."""
+    one, other = functools.partial(_keeps_some), functools.partial(_keeps_some)
+    assert _uuid({"policy": Policy("mine", one)}) == _uuid({"policy": Policy("mine", one)})
+    assert _uuid({"policy": Policy("mine", one)}) != _uuid({"policy": Policy("mine", other)})
+
+
 def test_versions_and_source_change_the_uuid(monkeypatch: pytest.MonkeyPatch) -> None:
     before = {_uuid({})}
     for name in ("gcpass", "torch"):

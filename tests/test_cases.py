@@ -6,25 +6,28 @@ import warnings
 from functools import cache
 
 import pytest
-from _oracle import BUDGETS, Judged, Verdict, gcpass, judge, perform
+from _oracle import BUDGETS, Judged, System, Verdict, gcpass, judge, judge_run, perform
 from cases import CASES, Case, Run
 
 NAMED = {f"{case.kind.replace(' ', '_')}-{case.name}": case for case in CASES}
 
 
 @cache
-def _unbounded(name: str) -> Run | None:
-    """The run without a budget; None where it fails, which its own test tells."""
+def _unbounded(name: str) -> tuple[System, Run] | None:
+    """What runs without a budget, and the run; None where it fails, which its own test tells."""
+    system = gcpass(None)
     try:
-        return perform(NAMED[name], gcpass(None), weigh=True)
+        return system, perform(NAMED[name], system, weigh=True)
     except Exception as error:
         warnings.warn(f"{name}: {error}", stacklevel=1)
         return None
 
 
 def _judged(name: str, budget: float | str | None) -> Judged:
-    case = NAMED[name]
-    return judge(case, gcpass(budget), _unbounded(name) if case.weighs else None)
+    case, first = NAMED[name], _unbounded(name)
+    if first is not None and budget is None:
+        return judge_run(case, *first)
+    return judge(case, gcpass(budget), first[1] if first is not None and case.weighs else None)
 
 
 def _expect(case: Case, judged: Judged) -> None:

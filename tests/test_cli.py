@@ -298,7 +298,13 @@ def test_without_triton_a_gpu_falls_back(monkeypatch: pytest.MonkeyPatch) -> Non
 def test_control_c_ends_it_without_a_trace() -> None:
     command = [sys.executable, "-c", "from gcpass._cli import main; main()", "demo"]
     options = ["--quick", "--codegen", "eager", "--steps", "1000"]
-    process = subprocess.Popen([*command, *options], stderr=subprocess.PIPE, text=True)
+    process = subprocess.Popen(
+        [*command, *options],
+        stderr=subprocess.PIPE,
+        text=True,
+        # What runs in a shell's background ignores the signal, and so do its children.
+        preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),
+    )
     time.sleep(4)
     process.send_signal(signal.SIGINT)
     _, said = process.communicate(timeout=60)

@@ -136,8 +136,8 @@ def test_running_once_more_is_told_at_the_first_run() -> None:
 
 def test_one_of_several_results_may_run_again() -> None:
     """Layer norms return three values; where they run again not every item is taken out again."""
-    layers = nn.Sequential(*[nn.Sequential(nn.LayerNorm(32), nn.Tanh()) for _ in range(12)])
-    for budget in (0.9, 0.7, 0.5, 0.4, 0.3):
+    layers = nn.Sequential(*[nn.Sequential(nn.LayerNorm(32), nn.Tanh()) for _ in range(8)])
+    for budget in (0.3, 0.4, 0.5):
         plan = gcpass.plan(
             lambda x: layers(x).square().mean(),
             (torch.randn(1024, 32, requires_grad=True),),

@@ -15,7 +15,7 @@ from _training import assert_same, compiled, gradients, small_mlp
 from torch import Tensor
 
 from gcpass._errors import OptionError, UnsupportedGraph
-from gcpass.fx import _partitioner
+from gcpass.fx import _part, _partitioner
 
 STAGES = ("analyze", "make_plan", "lower")
 FAILURES = {"UnsupportedGraph": UnsupportedGraph, "ZeroDivisionError": ZeroDivisionError}
@@ -25,7 +25,8 @@ def _break(monkeypatch: pytest.MonkeyPatch, stage: str, failure: str) -> None:
     def refuse(*args: Any, **kwargs: Any) -> Any:
         raise FAILURES[failure]("a test's wish")
 
-    monkeypatch.setattr(_partitioner, stage, refuse)
+    for module in (_partitioner, _part):  # a graph alone, and one that shares its budget
+        monkeypatch.setattr(module, stage, refuse, raising=False)
 
 
 @pytest.mark.parametrize("failure", FAILURES)

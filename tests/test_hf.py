@@ -272,7 +272,6 @@ def problem_of(
     ("name", "adapters", "depth"),
     [
         ("tiny-llama", "", 9),
-        ("tiny-llama", "lora", 8),
         ("tiny-llama", "qlora", 7),
         ("tiny-gpt2", "", 8),
     ],

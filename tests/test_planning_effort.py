@@ -11,7 +11,6 @@ from typing import Any
 
 import pytest
 import torch
-from _oracle import _searching_little
 from random_problems import build_problem
 from torch import Tensor
 
@@ -80,18 +79,17 @@ def _work(program: tuple[Callable[..., Tensor], list[Tensor]]) -> tuple[int, int
     prices = find_prices("reference", torch.device("cpu"))
     request = Request(budget=Budget(fraction=0.5), on_infeasible="best", solver="segments")
     profiler = cProfile.Profile()
-    with _searching_little():
-        profiler.enable()
-        analysis = analyze_graph(captured.joint, captured.num_fwd_outputs, prices, "eager")
-        make_plan(Evaluator(analysis.problem), request, warn=False)
-        profiler.disable()
+    profiler.enable()
+    analysis = analyze_graph(captured.joint, captured.num_fwd_outputs, prices, "eager")
+    make_plan(Evaluator(analysis.problem), request, warn=False)
+    profiler.disable()
     stats: Any = profiler.getstats()
     return len(analysis.problem.ops), sum(entry.callcount for entry in stats)
 
 
 @pytest.mark.parametrize(
     ("program", "small", "large"),
-    [(_pairwise, 16, 32), (_many_users, 100, 400), (_recurrent, 50, 200), (_chain, 300, 1200)],
+    [(_pairwise, 16, 32), (_many_users, 75, 300), (_recurrent, 30, 120), (_chain, 150, 600)],
 )
 def test_work_grows_with_the_number_of_ops(program: Any, small: int, large: int) -> None:
     """Calls of Python a plan takes, an op: no more than twice as many in a graph four times as
@@ -146,10 +144,9 @@ def test_four_times_as_many_ops_take_little_more_each(
     def calls_per_op(ops: int) -> float:
         problem, profiler = shape(ops), cProfile.Profile()
         request = Request(budget=Budget(fraction=0.7), on_infeasible="best")
-        with _searching_little():
-            profiler.enable()
-            make_plan(Evaluator(problem), request, warn=False)
-            profiler.disable()
+        profiler.enable()
+        make_plan(Evaluator(problem), request, warn=False)
+        profiler.disable()
         stats: Any = profiler.getstats()
         return sum(entry.callcount for entry in stats) / len(problem.ops)
 
@@ -161,19 +158,21 @@ def test_four_times_as_many_ops_take_little_more_each(
 PROGRAM = """
 import sys, torch, gcpass
 sys.path.insert(0, "tests")
+from _searching import searching_little
 from _training import small_mlp
 model = small_mlp()
 fn = lambda x: torch.nn.functional.dropout(model(x), 0.1).square().mean()
 for budget in (0.7, 0.4):
-    plan = gcpass.plan(fn, (torch.randn(64, 16),), codegen="eager", memory_budget=budget,
-                       on_infeasible="best", solver="segments")
+    with searching_little():
+        plan = gcpass.plan(fn, (torch.randn(64, 16),), codegen="eager", memory_budget=budget,
+                           on_infeasible="best", solver="segments")
     print(plan.kept, plan.predicted_peak_bytes, plan.graph)
 """
 
 
 def test_the_plan_does_not_depend_on_hash_seeds() -> None:
     """The whole way from a module; each process takes seconds to import torch."""
-    seeds = range(int(os.environ.get("GCPASS_TEST_SEEDS", "4")))
+    seeds = range(int(os.environ.get("GCPASS_TEST_SEEDS", "2")))
     printed = {_run(seed, PROGRAM) for seed in seeds}
     assert len(printed) == 1 and all(printed)
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -72,6 +73,39 @@ def _whisper() -> tuple[nn.Module, Batch]:
     return transformers.WhisperForConditionalGeneration(config), batch
 
 
+def _llama_with_adapters() -> tuple[nn.Module, Batch]:
+    peft = pytest.importorskip("peft")
+    model, batch = _llama()
+    return peft.get_peft_model(model, peft.LoraConfig(r=4, target_modules="all-linear")), batch
+
+
+class _Denoiser(nn.Module):
+    """The noise in an image, told the time and a text: a U-Net with self and cross attention."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        diffusers = pytest.importorskip("diffusers")
+        self.unet = diffusers.UNet2DConditionModel(
+            sample_size=8, block_out_channels=(8, 16), layers_per_block=1, norm_num_groups=4,
+            down_block_types=("DownBlock2D", "CrossAttnDownBlock2D"), attention_head_dim=4,
+            up_block_types=("CrossAttnUpBlock2D", "UpBlock2D"), cross_attention_dim=12,
+        )  # fmt: skip
+
+    def gradient_checkpointing_enable(self, gradient_checkpointing_kwargs: Any) -> None:
+        self.unet.enable_gradient_checkpointing()
+
+    def forward(self, noisy: Tensor, time: Tensor, text: Tensor, noise: Tensor) -> Any:
+        found = self.unet(noisy, time, text).sample
+        return SimpleNamespace(loss=nn.functional.mse_loss(found, noise))
+
+
+def _diffusion() -> tuple[nn.Module, Batch]:
+    noise = torch.randn(2, 4, 8, 8)
+    noisy, time = torch.randn(2, 4, 8, 8) + noise, torch.tensor([3, 700])
+    batch = {"noisy": noisy, "time": time, "text": torch.randn(2, 5, 12), "noise": noise}
+    return _Denoiser(), batch
+
+
 MODELS: dict[str, Callable[[], tuple[nn.Module, Batch]]] = {
     "gpt2": _gpt2,
     "llama": _llama,
@@ -81,6 +115,8 @@ MODELS: dict[str, Callable[[], tuple[nn.Module, Batch]]] = {
     "t5": _t5,
     "vit": _vit,
     "whisper": _whisper,
+    "lora": _llama_with_adapters,
+    "diffusion": _diffusion,
 }
 
 
@@ -100,8 +136,9 @@ def _train(name: str, compiler: Callable[[Any], Any], *, checkpointed: bool) -> 
     _without_dropout(model)
     if checkpointed:
         model.gradient_checkpointing_enable(gradient_checkpointing_kwargs={"use_reentrant": False})
-        if hasattr(model.config, "use_cache"):
-            model.config.use_cache = False
+        config = getattr(model, "config", None)
+        if hasattr(config, "use_cache"):
+            config.use_cache = False
     optimizer = torch.optim.AdamW(model.parameters(), lr=1e-3)
     call = compiler(model)
     losses = []

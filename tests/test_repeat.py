@@ -136,17 +136,17 @@ def test_the_floor_of_a_long_chain_grows_slower_than_its_square_root() -> None:
         once, more = (solve(evaluator, 1).evaluation.peak_nbytes for solve in solvers)
         return once, more
 
-    (once_short, more_short), (once_long, more_long) = floors(32), floors(128)
+    (once_short, more_short), (once_long, more_long) = floors(16), floors(64)
     assert more_short < once_short
     assert once_long / once_short > 1.7  # 2, but for what is always alive
     assert more_long / more_short < 1.6
 
 
 def test_the_frontier_goes_on_below_that_floor() -> None:
-    evaluator = Evaluator(chain(32, 64))
+    evaluator = Evaluator(chain(20, 64))
     floor = find_solver("segments")(evaluator, 1).evaluation.peak_nbytes
-    found = sweep(evaluator, 12)
-    assert len(found) <= 12
+    found = sweep(evaluator, 8)
+    assert len(found) <= 8
     peaks = [s.evaluation.peak_nbytes for s in found]
     times = [s.evaluation.recompute_picoseconds for s in found]
     assert peaks == sorted(peaks, reverse=True) and times == sorted(times)

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 import torch
-from _oracle import SLACK_NBYTES, _searching_little
+from _oracle import SLACK_NBYTES
 from torch import Tensor, nn
 from torch.utils.checkpoint import checkpoint
 
@@ -26,7 +26,7 @@ WIDTH, ROWS = 32, 1024
 def _afresh() -> Iterator[None]:
     torch._dynamo.reset()
     gc.collect()  # Dynamo may still hold on to graphs, and their groups: budgets differ in tests
-    with _searching_little(), warnings.catch_warnings():
+    with warnings.catch_warnings():
         warnings.filterwarnings("error", "gcpass")
         yield
     torch._dynamo.reset()

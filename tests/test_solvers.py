@@ -20,6 +20,8 @@ from gcpass._solvers._boundaries import find_boundaries
 from gcpass._solvers._cut import CutNetwork
 from gcpass._solvers._hull import hull
 
+pytestmark = pytest.mark.usefixtures("thorough_search")
+
 
 def subsets(problem: Problem):
     values = sorted(problem.kept_storage)

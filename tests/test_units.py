@@ -173,6 +173,7 @@ plans = st.builds(
         "frontier": st.lists(st.builds(Tradeoff, nbytes, times), max_size=2).map(tuple),
         "timeline": st.none() | timelines(),
         "unconstrained": st.none() | timelines(),
+        "rules": st.lists(st.tuples(names, names), max_size=2).map(tuple),
         "versions": st.lists(st.tuples(names, names), max_size=2).map(tuple),
         "_rows": st.lists(rows, max_size=3).map(tuple),
     },

@@ -55,18 +55,19 @@ def solve(evaluator: Evaluator, budget_bytes: int | None) -> Solution:
 
 
 def _find(evaluator: Evaluator, budget: int | None, rounds: int, *, polished: bool) -> Found:
-    """The best plan found for a budget: with ``rounds`` dynamic programs, and what they leave of
-    the budget spent if ``polished``."""
+    """The best plan found for a budget: with ``rounds`` dynamic programs, and, if ``polished``,
+    with the search of small problems, and what is left of the budget spent."""
     fastest = unconstrained(evaluator)
     if budget is None or fastest[1].peak_nbytes <= budget:
         return fastest
     floor, _ = smallest_peak(table_of(evaluator))
     found = _search(evaluator, budget, rounds) if budget >= _HOPE * floor else None
-    starts = [found or _smallest(evaluator)]
-    if polished:
-        starts += between_corners(evaluator, budget)
+    start = found or _smallest(evaluator)
+    if not polished:
+        return start
+    starts = [start, *between_corners(evaluator, budget)]
     kept, evaluation = Neighbourhood(evaluator).search(starts, budget)
-    if polished and evaluation.peak_nbytes <= budget:
+    if evaluation.peak_nbytes <= budget:
         kept, evaluation = polish(evaluator, kept, evaluation, budget)
     return kept, evaluation
 

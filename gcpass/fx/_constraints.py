@@ -71,7 +71,8 @@ class Rules:
         """The rule that the user prefers for a node, where the budget allows it."""
         if phase in (Phase.INPUT, Phase.BACKWARD) or self._runs_once(node) is not None:
             return None
-        if node in self.choices or isinstance(node.target, _compat.HigherOrderOperator):
+        maker = _maker(node)
+        if maker in self.choices or isinstance(maker.target, _compat.HigherOrderOperator):
             return None
         policy = _meta.checkpoint_policy(node)
         if policy is Policy.PREFER_SAVE or _is(policy, "PREFER_CPU_OFFLOAD"):
@@ -143,6 +144,13 @@ def keep_what_is_viewed(ops: Sequence[Op], storages: Sequence[Storage]) -> tuple
 def _is(tag: _compat.CheckpointPolicy | None, *names: str) -> bool:
     """Whether a tag is one of some names, which older releases do not have."""
     return tag is not None and tag.name in names
+
+
+def _maker(node: fx.Node) -> fx.Node:
+    """What makes the value: of an item of a tuple, the op that makes the tuple."""
+    while node.target is operator.getitem:
+        node = node.all_input_nodes[0]
+    return node
 
 
 def _is_opaque(node: fx.Node) -> bool:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import uuid
+import weakref
 from collections.abc import Callable
 from dataclasses import dataclass
 from types import CodeType, FunctionType
@@ -11,6 +12,8 @@ from gcpass._explain import Row
 from gcpass._problem import Problem
 
 RowRule = Callable[[Row], "str | None"]
+
+_IDENTITIES: weakref.WeakKeyDictionary[object, str] = weakref.WeakKeyDictionary()
 
 
 @dataclass(frozen=True)
@@ -42,7 +45,7 @@ class Policy:
         """Changes with anything that changes what the policy keeps.
 
         A plain function is told apart by its code, defaults and closure; of any other callable only
-        this one object in this process is known to choose alike.
+        this one object in this process is known to choose alike (as long as nothing changes it).
         """
         code = self.choose or self.rule
         chooser = "torch" if code is None else _code_of(code)
@@ -51,11 +54,20 @@ class Policy:
 
 def _code_of(choose: Callable[..., object]) -> str:
     if not isinstance(choose, FunctionType):
-        return f"{type(choose).__qualname__}:{id(choose)}:{uuid.uuid4()}"
+        return f"{type(choose).__qualname__}:{_identity(choose)}"
     code = choose.__code__
     closure = tuple(cell.cell_contents for cell in choose.__closure__ or ())
     parts = (code.co_code, _constants(code), code.co_names, choose.__defaults__, closure)
     return f"{choose.__module__}.{choose.__qualname__}:{parts!r}"
+
+
+def _identity(choose: Callable[..., object]) -> str:
+    """A name of an object that no other object in any process has."""
+    new = uuid.uuid4().hex
+    try:
+        return _IDENTITIES.setdefault(choose, new)
+    except TypeError:  # it cannot be hashed, or not referred to weakly: not known again
+        return new
 
 
 def _constants(code: CodeType) -> tuple[object, ...]:
