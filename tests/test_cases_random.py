@@ -21,7 +21,7 @@ from torch.utils.checkpoint import (
 
 pytestmark = pytest.mark.filterwarnings("ignore:gcpass. memory_budget")
 few = settings(
-    max_examples=20,
+    max_examples=12,
     deadline=None,
     derandomize=True,
     suppress_health_check=[HealthCheck.too_slow, HealthCheck.data_too_large],

@@ -256,7 +256,8 @@ def test_the_smallest_peak_of_all_graphs_together() -> None:
     torch._dynamo.reset()
     plans: list[Plan] = []
     with pytest.warns(UserWarning, match="Going on with the smallest peak"):
-        peaks, _ = steps(model, by_block(model, backend(1, plans, **options)))
+        # A byte is the floor of other tests: what one of those left alive would be of this group.
+        peaks, _ = steps(model, by_block(model, backend(3, plans, **options)))
     assert max(peaks[1:]) < 0.6 * free
 
 
