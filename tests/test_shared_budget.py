@@ -15,6 +15,7 @@ from torch.utils.checkpoint import checkpoint
 
 import gcpass
 from gcpass import Plan
+from gcpass.fx import _calls
 from gcpass.fx._backend import compile_graph
 from gcpass.fx._measure import cpu_peak_bytes
 from gcpass.fx._options import read_options
@@ -207,6 +208,22 @@ def test_inference_and_forwards_that_are_dropped_do_not_count() -> None:
     before = len(plans)
     steps(model, call, 2)
     assert len(plans) == before
+
+
+def test_a_loss_that_is_kept_and_never_derived_is_given_up(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Its calls never end; steps end all the same, and what they show is planned for."""
+    monkeypatch.setattr(_calls, "_PATIENCE", 2)
+    model = Model(8)
+    free = max(steps(model, by_block(model, backend("1GiB", [])), 2)[0])
+    torch._dynamo.reset()
+    model, plans, budget = Model(8), list[Plan](), int(0.6 * free)
+    by_block(model, backend(budget, plans))
+    kept = model(DATA)
+    peaks, _ = steps(model, model, 7)
+    assert kept.requires_grad and max(peaks[-2:]) <= budget
+    assert any("8 calls that share the budget" in note for note in plans[-1].notes)
 
 
 def test_another_budget_is_another_compilation() -> None:

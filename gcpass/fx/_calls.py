@@ -5,7 +5,8 @@ step is what lies between two times at which no call is alive. A hook of autogra
 backward begins; it is over when the next one begins, or autograd is done. (A hook after it would be
 shown the gradients, and what refers to a gradient keeps autograd from handing it on uncopied.) A
 forward that autograd does not record (inference) is no call, nor does one wait whose tensors the
-user's own saved-tensor hooks take away (`torch.utils.checkpoint`).
+user's own saved-tensor hooks take away (`torch.utils.checkpoint`). A call that many backwards of
+others pass by (a loss that is kept, and never derived) is given up, or no step would ever be over.
 """
 
 from __future__ import annotations
@@ -24,6 +25,7 @@ from gcpass.fx import _compat
 _KEY = "gcpass"  # of the call among an autograd node's metadata
 _NODE = "CompiledFunctionBackward"
 _LOOKED_AT = 16  # autograd nodes between two graphs, at most, until the next graph is found
+_PATIENCE = 64  # runs of autograd, until a call that none of them reached is given up
 
 Step = tuple[Instant, ...]
 
@@ -61,7 +63,10 @@ class Calls:
     def __init__(self, on_step: Callable[[Step], None]) -> None:
         self._on_step = weakref.WeakMethod(on_step)
         self._instants: list[Instant] = []
+        self._is_whole = True  # whether the instants are all of this step
         self._alive = 0
+        self._runs = 0  # of autograd
+        self._begun: dict[int, tuple[int, weakref.ref[Call]]] = {}  # those alive, oldest first
         self._running: weakref.ref[Call] | None = None  # in its backward
         self.waiting: Counter[str] = Counter()  # of those alive, the ones that hold what they saved
         self._inputs: dict[int, int] = {}
@@ -93,6 +98,7 @@ class Calls:
         if waits:
             self.waiting[graph] += 1
         call = Call(self, graph, waits, fresh, list(_sources(node)))
+        self._begun[id(call)] = self._runs, weakref.ref(call)
         node.metadata[_KEY] = call
         node.register_prehook(lambda _: self._begins(call))
         return node
@@ -103,12 +109,27 @@ class Calls:
             return
         call.is_alive = False
         self._alive -= 1
+        self._begun.pop(id(call), None)
         if call.waits:
             self.waiting = self.waiting - Counter({call.graph: 1})  # drops zeros
         for address in call.inputs:
             self._inputs.pop(address, None)
 
+    def _give_up(self) -> None:
+        """Count no more on calls that no backward has reached for long."""
+        for begun, reference in list(self._begun.values()):
+            if begun + _PATIENCE >= self._runs:
+                break
+            call = reference()
+            if call is not None:
+                self.release(call)
+                self._instants.clear()
+                self._is_whole = False
+
     def _begins(self, call: Call) -> None:
+        if self._running is None:
+            self._runs += 1
+            self._give_up()
         self._finish()
         self._running = weakref.ref(call)
         _compat.when_autograd_is_done(self._finish)
@@ -139,11 +160,12 @@ class Calls:
 
     def _end(self) -> None:
         step, self._instants = tuple(self._instants), []
+        is_whole, self._is_whole = self._is_whole, True
         self._inputs.clear()
         self._leaves.clear()
         self._handed.clear()
         on_step = self._on_step()
-        if on_step is not None and any(instant.in_backward for instant in step):
+        if on_step is not None and is_whole and any(instant.in_backward for instant in step):
             on_step(step)
 
 
