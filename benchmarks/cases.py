@@ -35,8 +35,8 @@ _HEADER = """# Right gradients, whatever the code looks like
 Made by `python -m benchmarks.cases`: every case of `tests/cases`, run by torch {version}'s own
 partitioner (`{stock}`) at its default and at `activation_memory_budget` {budgets}, and
 by gcpass without a budget, at half the unconstrained peak, and at its floor (`pytest --slow`
-adds 0.9 and 0.7). Op by op (`codegen="eager"`), on the CPU, in float64 where the case allows. *Wrong*:
-gradients, buffers or calls differ from eager's or from an identity that must hold; the step holds
+adds 0.9 and 0.7). Op by op (`codegen="eager"`), on the CPU, in float64 where the case allows.
+*Wrong*: gradients, buffers or calls differ from eager's or from an identity that must hold; the step holds
 more than the plan said; or a budget raises the peak. *Refused*: an error. The worst budget counts.
 
 Op by op, autograd's check of versions turns a late read of an overwritten tensor into an error.
@@ -58,8 +58,8 @@ the floor) under the optimiser, a named policy or a rule for each value. Results
 and buffers must be those of the same steps run plainly, and what a loss's step holds must not
 exceed the plan's peak. Programs that eager refuses, or plain compilation, are not counted.
 
-The tests run 40 programs, and (`--slow`) see three planted bugs found and made small: a random op that is
-run again, an input read after it was overwritten, sizes taken for half. Any number more:
+The tests run 40 programs, and (`--slow`) see three planted bugs found and made small: a random op
+that is run again, an input read after it was overwritten, sizes taken for half. Any number more:
 
     python -m benchmarks.fuzz --programs 1000 --seed 1000    # or --minutes 60
 
