@@ -37,7 +37,8 @@ partitioner (`{stock}`) at its default and at `activation_memory_budget` {budget
 by gcpass without a budget, at half the unconstrained peak, and at its floor (`pytest --slow`
 adds 0.9 and 0.7). Op by op (`codegen="eager"`), on the CPU, in float64 where the case allows.
 *Wrong*: gradients, buffers or calls differ from eager's or from an identity that must hold; the
-step holds more than the plan said; or a budget raises the peak. *Refused*: an error. The worst budget counts.
+step holds more than the plan said; or a budget raises the peak. *Refused*: an error. The worst
+budget counts.
 
 Op by op, autograd's check of versions turns a late read of an overwritten tensor into an error.
 Code that Inductor writes passes that check by: there the same plans of torch's partitioner return
