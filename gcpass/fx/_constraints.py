@@ -96,10 +96,8 @@ class Rules:
 
     def _runs_once(self, node: fx.Node) -> str | None:
         """Why ``node`` must not run again, whatever the user's checkpointing says of it."""
+        node = _maker(node)
         target = node.target
-        if target is operator.getitem or _is_wait(node):  # one with what makes its value
-            source = node.all_input_nodes[0]
-            return self._runs_once(source)
         schema = getattr(target, "_schema", None)
         if getattr(target, "namespace", "") in ("_c10d_functional", "c10d", "c10d_functional"):
             return "a collective: every rank must run it once"
@@ -127,17 +125,16 @@ def keep_what_is_viewed(ops: Sequence[Op], storages: Sequence[Storage]) -> tuple
     """
     ruled = list(ops)
     for index, op in enumerate(ops):
-        held = {storages[s].holder for s in op.storages} - {None, index}
-        for holder in held:
-            assert holder is not None
-            own = ruled[holder]
-            if own.phase is Phase.INPUT:
-                continue
-            if op.obeys(Rule.KEEP):
-                own = replace(own, constraint=op.constraint, preference=None)
-            elif op.preference is not None and op.preference.rule is Rule.KEEP:
-                own = replace(own, preference=op.preference)
-            ruled[holder] = own
+        if op.obeys(Rule.KEEP):
+            told = {"constraint": op.constraint, "preference": None}
+        elif op.preference is not None and op.preference.rule is Rule.KEEP:
+            told = {"preference": op.preference}
+        else:
+            continue
+        for s in op.storages:
+            holder = storages[s].holder
+            if holder not in (None, index) and ops[holder].phase is not Phase.INPUT:
+                ruled[holder] = replace(ruled[holder], **told)
     return tuple(ruled)
 
 
@@ -147,8 +144,8 @@ def _is(tag: _compat.CheckpointPolicy | None, *names: str) -> bool:
 
 
 def _maker(node: fx.Node) -> fx.Node:
-    """What makes the value: of an item of a tuple, the op that makes the tuple."""
-    while node.target is operator.getitem:
+    """What makes the value: for an item of a tuple the tuple's op, for a wait the collective."""
+    while node.target is operator.getitem or _is_wait(node):
         node = node.all_input_nodes[0]
     return node
 
