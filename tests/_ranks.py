@@ -1,4 +1,4 @@
-"""One rank of a data-parallel training, run by `test_distributed.py`: `_ranks.py KIND`.
+"""One rank of a data-parallel training, run by `test_distributed.py`: `_ranks.py KIND STORE RANK`.
 
 Prints, as JSON, the losses of three steps without and with gcpass, which parameters' gradients
 differ, and how many plans were made.
@@ -8,7 +8,10 @@ from __future__ import annotations
 
 import json
 import logging
+import os
+import socket
 import sys
+from pathlib import Path
 from typing import Any
 
 import torch
@@ -72,13 +75,20 @@ def _train(kind: str, *, compiles: bool) -> tuple[list[float], list[Tensor]]:
     return losses, [g.full_tensor() if hasattr(g, "full_tensor") else g for g in gradients]
 
 
+def _meet(store: Path, rank: int) -> None:
+    """By a file and over the loopback interface: whatever the machine's name stands for."""
+    loopback = (name for _, name in socket.if_nameindex() if name.startswith("lo"))
+    os.environ["GLOO_SOCKET_IFNAME"] = next(loopback)
+    dist.init_process_group("gloo", init_method=store.as_uri(), rank=rank, world_size=2)
+
+
 def main() -> None:
     plans: list[logging.LogRecord] = []
     handler = logging.Handler(logging.INFO)
     handler.emit = plans.append
     logging.getLogger("gcpass").addHandler(handler)
     logging.getLogger("gcpass").setLevel(logging.INFO)
-    dist.init_process_group("gloo")
+    _meet(Path(sys.argv[2]), int(sys.argv[3]))
     with searching_little():
         expected, right = _train(sys.argv[1], compiles=False)
         losses, got = _train(sys.argv[1], compiles=True)

@@ -255,8 +255,8 @@ def test_gradients_under_a_users_rule() -> None:
         return {"aten.addmm": "save", "aten.gelu": "recompute"}.get(row.target)
 
     expected = _trained("vit", {"policy": "none"})
-    for budget in BUDGETS.values():
-        assert_same(_trained("vit", {"policy": rule, **budget}), expected)
+    for budget in ("0.6", "floor"):
+        assert_same(_trained("vit", {"policy": rule, **BUDGETS[budget]}), expected)
 
 
 @pytest.mark.parametrize("name", ["every_k:0", "every_k:x", "every_k:", "sac_matmul:0", "sqr"])
