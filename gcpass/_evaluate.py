@@ -17,11 +17,11 @@ gives the memory a segment adds (`Evaluator.segment`): the quantity the solvers 
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Sequence
+from collections.abc import Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 
 from gcpass._backward import Backward
-from gcpass._problem import Phase, Problem, Rule
+from gcpass._problem import Constraint, Phase, Problem, Rule
 from gcpass._sweep import Fused, Moment, Schedule, Trace
 from gcpass._unfused import Unfused
 
@@ -135,6 +135,11 @@ class Evaluator:
         self._fuses = problem.codegen != "eager"
         self._memory = (Fused if self._fuses else Unfused)(problem, self.backward)
         self._has_rules = any(op.constraint is not None for op in problem.ops)
+        self._to_keep = frozenset(
+            op
+            for op in problem.kept_storage
+            if problem.wanted[op] and problem.ops[op].obeys(Rule.KEEP)
+        )
 
     # -- the whole step -------------------------------------------------------------------------
 
@@ -289,25 +294,25 @@ class Evaluator:
 
     # -- validity -------------------------------------------------------------------------------
 
-    def violations(self, kept: Collection[int]) -> list[str]:
-        """Constraints that keeping ``kept`` breaks, in words; empty for a valid plan."""
+    def violations(self, kept: Collection[int]) -> list[Constraint]:
+        """The rules that keeping ``kept`` breaks, each with how; empty for a valid plan."""
         problem = self.problem
         if not self._has_rules:
             return []
-        schedule = self._pull(frozenset(kept), problem.forward_range)
-        broken = []
-        for op, t in schedule:
-            if t < 0 and problem.ops[op].obeys(Rule.NEVER_RECOMPUTE):
-                broken.append(f"{problem.ops[op].name} is recomputed: {_reason(problem, op)}")
-        for k in kept:
-            if problem.ops[k].obeys(Rule.NEVER_KEEP):
-                broken.append(f"{problem.ops[k].name} is kept: {_reason(problem, k)}")
-        return broken
+        kept = frozenset(kept)
+        run_again = (op for op, t in self._pull(kept, problem.forward_range) if t < 0)
+        return [
+            *_broken(problem, Rule.NEVER_RECOMPUTE, run_again, "is recomputed"),
+            *_broken(problem, Rule.NEVER_KEEP, kept, "is kept"),
+            *_broken(problem, Rule.KEEP, self._to_keep - kept, "is not kept"),
+        ]
 
 
-def _reason(problem: Problem, op: int) -> str:
-    constraint = problem.ops[op].constraint
-    return constraint.reason if constraint else ""
+def _broken(problem: Problem, rule: Rule, ops: Iterable[int], how: str) -> Iterator[Constraint]:
+    """The rule where ``ops`` are under it."""
+    for op in map(problem.ops.__getitem__, ops):
+        if op.constraint is not None and op.constraint.rule is rule:
+            yield Constraint(rule, f"{op.name} {how}: {op.constraint.reason}")
 
 
 __all__ = ["Evaluation", "Evaluator", "Moment", "Run", "SegmentCost", "Use"]

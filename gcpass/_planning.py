@@ -11,7 +11,7 @@ from gcpass._budget import NO_BUDGET, Budget
 from gcpass._errors import InfeasibleBudget, OptionError
 from gcpass._evaluate import Evaluation, Evaluator, Moment
 from gcpass._plan import Peak, Plan
-from gcpass._problem import Problem
+from gcpass._problem import Problem, Rule
 from gcpass._repeat import Repeated, Stops, repeat
 from gcpass._solvers import Solution, Status, find_solver, sweep
 from gcpass._units import PICOSECONDS, format_bytes
@@ -126,9 +126,12 @@ def make_plan(
             assert request.policy.choose is not None
             kept = request.policy.choose(problem)
             evaluation = evaluator.evaluate(kept)
-        broken = evaluator.violations(kept)
-        if broken:
-            notes.append(f"gradients may be wrong under this policy: {broken[0]}")
+        for broken in evaluator.violations(kept)[:1]:
+            again = broken.rule is Rule.NEVER_RECOMPUTE
+            notes.append(
+                f"{'gradients may be wrong' if again else 'a rule is broken'} under this policy: "
+                f"{broken.reason}"
+            )
         if budget_bytes is not None and evaluation.peak_nbytes > budget_bytes:
             notes.append(
                 f"policy {request.policy.name} does not look at the budget, and exceeds it"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from typing import Any
 
 import pytest
@@ -84,6 +85,23 @@ def test_selective_checkpointing_saves_what_the_user_says(setting: str) -> None:
     torch._dynamo.reset()
     plan = gcpass.plan(model, (x,), codegen="eager", **SETTINGS[setting])
     assert sum("mm" in name for name in plan.kept) == 8
+
+
+def test_noise_of_which_a_view_is_saved_is_noise_still() -> None:
+    """A rule on a view goes to what holds its memory, but not in place of one that is stricter."""
+
+    def policy(context: Any, op: Any, *args: Any, **kwargs: Any) -> CheckpointPolicy:
+        saved = op is torch.ops.aten.view.default
+        return CheckpointPolicy.MUST_SAVE if saved else CheckpointPolicy.PREFER_RECOMPUTE
+
+    def region(x: Tensor) -> Tensor:
+        return (x.sin() * torch.rand(1024).view(32, 32).sqrt()).cos()
+
+    contexts = functools.partial(create_selective_checkpoint_contexts, policy)
+    fn = lambda x: checkpoint(region, x, use_reentrant=False, context_fn=contexts).sum()
+    x = torch.randn(32, 32, requires_grad=True)
+    plan = gcpass.plan(fn, (x,), memory_budget=1, on_infeasible="best", codegen="eager")
+    assert any("a random op" in row.why for row in plan.rows() if row.decision == "kept")
 
 
 # -- ops and graphs of other kinds --------------------------------------------------------------

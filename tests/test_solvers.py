@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+from dataclasses import replace
 from fractions import Fraction
 
 import pytest
@@ -122,6 +123,30 @@ def test_small_problems_get_a_plan_close_to_the_best(problem: Problem, fraction:
     if best is not None:
         gap = found.evaluation.recompute_picoseconds - best
         assert gap <= 0.1 * problem.forward_picoseconds
+
+
+@given(problems(), st.data())
+@settings(max_examples=60, deadline=None)
+def test_rules_are_followed_at_every_budget(problem: Problem, data: st.DataObject) -> None:
+    """Small problems are searched value by value, whatever came before: under the rules too."""
+    rules = st.sampled_from([None, *Rule])
+    ops = [
+        replace(op, constraint=Constraint(rule, "told to")) if rule is not None else op
+        for op in problem.ops
+        for rule in [data.draw(rules) if op.name.startswith("v") else None]
+    ]
+    problem = replace(problem, ops=tuple(ops))
+    evaluator = Evaluator(problem)
+    keep = {op for op in problem.kept_storage if problem.wanted[op] and ops[op].obeys(Rule.KEEP)}
+    never = {op for op in range(len(ops)) if ops[op].obeys(Rule.NEVER_KEEP)}
+    for budget in (1, sum(s.nbytes for s in problem.storages) // 2, None):
+        try:
+            kept = find_solver("segments")(evaluator, budget).kept
+        except UnsupportedGraph:
+            return  # rules that leave no plan
+        assert keep <= kept and not never & kept
+        again = evaluator.violations(kept)
+        assert not again
 
 
 def test_what_must_not_be_recomputed_is_kept_or_stood_for() -> None:

@@ -6,6 +6,7 @@ import functools
 from collections.abc import Callable, Sequence
 from typing import Any
 
+import torch
 from torch import fx
 
 from gcpass.fx._compat import functorch_config, inductor_config
@@ -66,12 +67,18 @@ class _Written(BaseException):
 def donated(
     inputs: list[Any], visible_outputs: list[Any], gradients: list[Any], saved: list[Any]
 ) -> list[int]:
-    """Which saved values' memory the backward may write over, by torch's own rule."""
+    """Which saved values' memory the backward may write over, by torch's own rule.
+
+    It is shown tensors alone: that of torch 2.11 takes every saved value, sizes too, for one.
+    """
     from torch._functorch._aot_autograd.graph_compile import collect_fw_donated_buffer_idxs
 
     if not functorch_config.donated_buffer:
         return []
-    return collect_fw_donated_buffer_idxs(inputs, visible_outputs, gradients, saved)
+    places = [place for place, value in enumerate(saved) if isinstance(value, torch.Tensor)]
+    tensors = [saved[place] for place in places]
+    found = collect_fw_donated_buffer_idxs(inputs, visible_outputs, gradients, tensors)
+    return [places[index] for index in found]
 
 
 def generated_code(

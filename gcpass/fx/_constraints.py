@@ -122,6 +122,7 @@ def keep_what_is_viewed(ops: Sequence[Op], storages: Sequence[Storage]) -> tuple
 
     A view has nothing of its own to keep. What its holder itself is told comes second: a value
     that passes from one checkpointed region to another may be a view of one to be recomputed.
+    But what must never run again stays so, whatever is kept of it.
     """
     ruled = list(ops)
     for index, op in enumerate(ops):
@@ -133,7 +134,9 @@ def keep_what_is_viewed(ops: Sequence[Op], storages: Sequence[Storage]) -> tuple
             continue
         for s in op.storages:
             holder = storages[s].holder
-            if holder not in (None, index) and ops[holder].phase is not Phase.INPUT:
+            if holder in (None, index) or ops[holder].phase is Phase.INPUT:
+                continue
+            if not ops[holder].obeys(Rule.NEVER_RECOMPUTE):
                 ruled[holder] = replace(ruled[holder], **told)
     return tuple(ruled)
 
