@@ -126,8 +126,7 @@ def _tell_measured(found: Figures) -> list[str]:
         "",
         f"Measured on the CPU, {len(found)} models at `cpu` size: `per_block` changes the peak by "
         f"{said('peak_change')} and the step time by {said('step_change')}; gcpass within that peak, the "
-        f"peak by {said('gcpass_peak_change')} and the step time by {said('gcpass_step_change')}. There "
-        "new memory costs time too, so that keeping less can be faster than keeping all.",
+        f"peak by {said('gcpass_peak_change')} and the step time by {said('gcpass_step_change')}.",
     ]
 
 

@@ -14,6 +14,7 @@ from __future__ import annotations
 
 import argparse
 import json
+import random
 import statistics
 import subprocess
 import sys
@@ -23,7 +24,7 @@ from typing import Any
 from benchmarks._peers import best_torch_policy
 from benchmarks._record import plan_numbers, where
 from benchmarks._tables import AT_TORCH, FRACTIONS, TORCH, compact, summary, table
-from benchmarks.models import NAMES, build
+from benchmarks.models import NAMES, SEED, build
 from gcpass import InfeasibleBudget
 from gcpass.fx._measure import Step
 from gcpass.fx._options import Options, make_request
@@ -104,9 +105,10 @@ def measure_model(name: str, options: argparse.Namespace) -> dict[str, Any]:
         rows[TORCH]["policy"] = policy
         weigh(AT_TORCH, chosen(rows[TORCH]["measured_bytes"]))
     times: dict[str, list[float]] = {label: [] for label in steps}
+    orders = random.Random(SEED)
     for _ in range(options.steps):
-        for label, step in steps.items():
-            times[label].append(step.seconds())
+        for label in orders.sample(list(steps), len(steps)):
+            times[label].append(steps[label].seconds())
     for label, seconds in times.items():
         rows[label]["seconds"] = seconds
         rows[label]["seconds_median"] = statistics.median(seconds)

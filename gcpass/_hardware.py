@@ -10,8 +10,6 @@ sheets), and `gcpass calibrate` measures one on a device of yours. The two have 
     elements_per_second   of pointwise work that arithmetic bounds: ``transcendental`` functions,
                           ``random`` numbers
     launch_seconds        the least that a kernel takes
-    fresh_bytes_per_second  of memory that the operating system hands out anew when it is first
-                          written, where nothing keeps freed memory (the CPU); not given elsewhere
 """
 
 from __future__ import annotations
@@ -54,8 +52,6 @@ class Hardware:
         attained: the part of the peaks that kernels reach, by kind of work.
         elements_per_second: of pointwise work that arithmetic bounds, by kind.
         launch_seconds: the least that a kernel takes.
-        fresh_bytes_per_second: of newly allocated memory when it is first written; None if an
-            allocator keeps freed memory, so that there is none in a later step.
         memory_bytes: the device's memory; 0 if it is the machine's.
         matches: patterns of the device names that it stands for.
     """
@@ -68,7 +64,6 @@ class Hardware:
     attained: Mapping[str, float]
     elements_per_second: Mapping[str, float]
     launch_seconds: float
-    fresh_bytes_per_second: float | None = None
     memory_bytes: int = 0
     matches: tuple[str, ...] = ()
 
@@ -126,9 +121,7 @@ def read_profile(path: Path) -> Hardware:
 
 
 def _check_figures(hardware: Hardware, path: Path) -> None:
-    fresh = hardware.fresh_bytes_per_second
     needed: dict[str, Any] = {
-        **({} if fresh is None else {"fresh_bytes_per_second": fresh}),
         "bytes_per_second": hardware.bytes_per_second,
         "launch_seconds": hardware.launch_seconds,
         "flops_per_second['float32']": _item(hardware.flops_per_second, "float32"),

@@ -150,8 +150,6 @@ class Problem:
         gradients: ops whose values the backward returns.
         codegen: ``"eager"`` (every value gets a buffer) or ``"inductor"`` (fused values do not).
         hardware: the cost model that the ops' times are of.
-        kept_byte_picoseconds: time that each byte kept takes, whatever it holds: that of memory
-            which is new in every step.
         bounds: on what is saved of its parts; the rules on its ops keep them.
     """
 
@@ -161,7 +159,6 @@ class Problem:
     gradients: tuple[int, ...]
     codegen: str = "eager"
     hardware: str = "reference"
-    kept_byte_picoseconds: int = 0
     bounds: tuple[Bound, ...] = ()
 
     def __post_init__(self) -> None:
@@ -293,18 +290,14 @@ class Problem:
         return 0 if storage in self.output_storages else self.storages[storage].nbytes
 
     def keep_picoseconds(self, op: int) -> int:
-        """What keeping ``op`` adds: the time of its bytes, and of its traffic if there is any."""
+        """What keeping ``op`` adds: a write and a read, if fusion would give it no buffer."""
         return self._keep_picoseconds.get(op, 0)
 
     @cached_property
     def _keep_picoseconds(self) -> dict[int, int]:
-        return {
-            op: self.kept_byte_picoseconds * self.keep_nbytes(op) + self.traffic_picoseconds(op)
-            for op in self.kept_storage
-        }
+        return {op: self._traffic_picoseconds(op) for op in self.kept_storage}
 
-    def traffic_picoseconds(self, op: int) -> int:
-        """A write and a read of ``op``, if fusion would have given it no buffer."""
+    def _traffic_picoseconds(self, op: int) -> int:
         if self.codegen != "inductor" or not self.ops[op].fuses or op in self._output_set:
             return 0
         readers = [r for r in self.readers[op] if self.ops[r].phase is Phase.FORWARD]

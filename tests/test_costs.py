@@ -11,7 +11,6 @@ import torch.nn.functional as F
 from torch import fx, nn
 from torch.utils.flop_counter import FlopCounterMode
 
-import gcpass
 from gcpass._hardware import Hardware
 from gcpass._units import PICOSECONDS
 from gcpass.fx._analyze import Analysis, analyze
@@ -225,20 +224,3 @@ def test_a_fused_loop_takes_the_time_of_the_bytes_it_adds() -> None:
     (add,) = nodes(found, "aten.add")
     op = found.problem.ops[found.index_of()[add.name]]
     assert op.picoseconds / PICOSECONDS in (4000 / 1e9, 8000 / 1e9)
-
-
-@pytest.mark.parametrize(("width", "costs"), [(8, False), (2048, True)])
-def test_a_kept_byte_costs_where_freed_memory_goes_back_to_the_system(
-    width: int, costs: bool
-) -> None:
-    """But not in a step of so little memory that the C library keeps it."""
-    fresh = Roofline(Hardware(**{**vars(DEVICE), "fresh_bytes_per_second": 1e6}))
-    with gcpass.fake_mode():
-        x, w = leaf(width, width), leaf(width, width)
-    free, dear = (
-        analysis(lambda x, w: (x @ w).sin().sum(), x, w, prices=p).problem for p in (ROUND, fresh)
-    )
-    (product,) = (i for i, op in enumerate(free.ops) if op.target == "aten.mm" and op.runs_twice)
-    assert free.keep_picoseconds(product) == 0
-    expected = 4 * width**2 * PICOSECONDS // 10**6 if costs else 0
-    assert dear.keep_picoseconds(product) == expected

@@ -91,7 +91,6 @@ def test_the_fingerprint_changes_with_a_figure() -> None:
         ({"flops_per_second": 1e12}, "float32"),
         ({"attained": {"matmul": 1.0}}, "convolution"),
         ({"elements_per_second": {"random": 1e9}}, "transcendental"),
-        ({"fresh_bytes_per_second": -1}, "fresh_bytes_per_second"),
         ({"speed": 1}, "unknown field 'speed'"),
     ],
 )

@@ -89,8 +89,7 @@ class CutNetwork:
         self._bytes_bound = 1 + sum(self._nbytes[v] for v in self._keepable)
         self._time_bound = 1 + sum(t or 0 for t in self._time.values())
         self._time_bound += sum(self._keep_time[v] for v in self._keepable)
-        each = 0 if weigh else problem.kept_byte_picoseconds
-        self._nests = all(self._keep_time[v] == each * self._nbytes[v] for v in self._keepable)
+        self._nests = not any(self._keep_time[v] for v in self._keepable)
 
     def _set_prices(self) -> None:
         problem = self._problem

@@ -31,8 +31,6 @@ from gcpass.fx._workspaces import (
 from gcpass.policies import Region
 
 _CUDA_BLOCK = 512  # bytes that CUDA's caching allocator rounds up to
-_REUSED_NBYTES = 8 * 2**20  # of freed memory that a C library keeps rather than gives back, at most
-_KEPT = (Phase.FORWARD, Phase.EITHER)
 
 
 @dataclass(frozen=True)
@@ -133,7 +131,6 @@ class _Builder:
             gradients=tuple(dict.fromkeys(index[n] for n in self.gradients if n in index)),
             codegen=self.codegen,
             hardware=self.prices.name,
-            kept_byte_picoseconds=self._kept_byte_picoseconds(),
         )
 
     def _op(self, index: int, node: fx.Node) -> Op:
@@ -167,13 +164,6 @@ class _Builder:
             module=module,
             source=source,
         )
-
-    def _kept_byte_picoseconds(self) -> int:
-        """What a byte kept costs; nothing if all that the forward makes is little."""
-        made = (s.nbytes for s in self.storages if self.phases[self.order[s.producer]] in _KEPT)
-        if sum(made) < _REUSED_NBYTES:
-            return 0
-        return round(PICOSECONDS * self.prices.kept_byte_seconds)
 
     def _check_value(self, node: fx.Node, value: object) -> None:
         known = (torch.Tensor, torch.SymInt, torch.SymFloat, torch.SymBool, int, float, bool)

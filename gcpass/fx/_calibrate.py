@@ -22,7 +22,7 @@ _FLOATS = (torch.float32, torch.bfloat16, torch.float16, torch.float64)
 _RUNS, _MATMUL_RUNS = 25, 9
 _WARM_SECONDS = 0.5  # of work before anything is timed: clocks rise, thread pools start
 
-STAGES = len(_FLOATS) + 7
+STAGES = len(_FLOATS) + 6
 
 Progress = Callable[[str], None]
 
@@ -65,8 +65,6 @@ def calibrate(device: torch.device, progress: Progress = lambda stage: None) -> 
         base = rates[str(half).removeprefix("torch.")]
         progress("copy bandwidth")
         bandwidth = _bytes_per_second(device, _COPIED[kind])
-        progress("new memory")
-        fresh = _fresh_bytes_per_second(device, _COPIED[kind])
         progress("a convolution")
         convolution = _convolution_rate(device, half)
         progress("attention")
@@ -91,7 +89,6 @@ def calibrate(device: torch.device, progress: Progress = lambda stage: None) -> 
         },
         elements_per_second={"transcendental": transcendental, "random": random},
         launch_seconds=launch,
-        fresh_bytes_per_second=fresh,
         memory_bytes=torch.cuda.get_device_properties(device).total_memory if kind == "cuda" else 0,
     )
 
@@ -141,14 +138,6 @@ def _bytes_per_second(device: torch.device, nbytes: int) -> float:
     source = torch.zeros(nbytes // 4, device=device)
     target = torch.zeros_like(source)
     return 2 * nbytes / _best_seconds(lambda: target.copy_(source), device)
-
-
-def _fresh_bytes_per_second(device: torch.device, nbytes: int) -> float | None:
-    """Of new memory when it is first written; None where that takes no longer than old memory."""
-    old = torch.zeros(nbytes, dtype=torch.uint8, device=device)
-    again = _best_seconds(lambda: old.fill_(1), device)
-    new = _best_seconds(lambda: torch.empty_like(old).fill_(1), device)
-    return nbytes / (new - again) if new > 1.5 * again else None
 
 
 def _convolution_rate(device: torch.device, dtype: torch.dtype) -> float:

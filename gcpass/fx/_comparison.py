@@ -2,11 +2,13 @@
 
 Everything about one model happens in one process, from the same weights: each configuration is
 compiled, its gradients are compared with eager's and its peak is taken; then the timed steps are
-interleaved, so that what disturbs the machine disturbs every row alike.
+interleaved, in another order each round, so that what disturbs the machine, and what a step leaves
+to the next, disturbs every row alike.
 """
 
 from __future__ import annotations
 
+import random
 import statistics
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -105,10 +107,11 @@ def measured(
 
     rows = list(_rows(row, setting))
     times: dict[str, list[float]] = {label: [] for label in steps}
+    orders = random.Random(setting.seed)
     for number in range(-_WARM, setting.steps):
         progress(f"step {number + 1} of {setting.steps}" if number >= 0 else "warming up")
-        for label, step in steps.items():
-            seconds = step.seconds()
+        for label in orders.sample(list(steps), len(steps)):
+            seconds = steps[label].seconds()
             times[label] += [seconds] if number >= 0 else []
     return [
         replace(r, seconds=tuple(times[r.label]), seconds_median=statistics.median(times[r.label]))

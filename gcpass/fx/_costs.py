@@ -68,11 +68,6 @@ class Prices(Protocol):
         """Time to write a value of so many bytes to memory once and to read it back once."""
         ...
 
-    @property
-    def kept_byte_seconds(self) -> float:
-        """Time that each byte kept for the backward takes, whatever it holds."""
-        ...
-
     def finish(self) -> tuple[str, ...]:
         """Called when a graph has been priced; what a user should know of that, in sentences."""
         ...
@@ -85,7 +80,6 @@ class Reference:
     name: str = "reference"
     device: str = ""
     fingerprint: str = "reference"
-    kept_byte_seconds: float = 0.0
     flop_rate: float = 989e12 * 0.6
     byte_rate: float = 3.35e12 * 0.8
 
@@ -136,11 +130,6 @@ class Roofline:
 
     def traffic_seconds(self, nbytes: int) -> float:
         return 2 * nbytes / self.hardware.byte_rate
-
-    @property
-    def kept_byte_seconds(self) -> float:
-        fresh = self.hardware.fresh_bytes_per_second
-        return 1 / fresh if fresh else 0.0
 
     def finish(self) -> tuple[str, ...]:
         return ()

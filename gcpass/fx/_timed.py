@@ -74,10 +74,6 @@ class Timed:
     def traffic_seconds(self, nbytes: int) -> float:
         return self._model.traffic_seconds(nbytes)
 
-    @property
-    def kept_byte_seconds(self) -> float:
-        return self._model.kept_byte_seconds
-
     def finish(self) -> tuple[str, ...]:
         """Write new times to the file, and say what could not be timed."""
         self._write()
