@@ -80,7 +80,9 @@ def _tell_lora(found: Figures) -> list[str]:
     lines = [
         '## "LoRA needs it too"',
         "",
-        "Llama-3-8B, 4 x 4096 tokens, bf16, AdamW; GiB.",
+        "Llama-3-8B, 4 x 4096 tokens, bf16, AdamW; GiB. Activations are those of the fullest moment, which "
+        "under `per_block` is the end of the backward where all weights are trained, among nearly all "
+        "gradients, and the loss where adapters are.",
         "",
         "| trained | weights | gradients | optimizer state | activations, nothing recomputed "
         "| activations, `per_block` |",
