@@ -34,11 +34,11 @@ _HEADER = """# Right gradients, whatever the code looks like
 
 Made by `python -m benchmarks.cases`: every case of `tests/cases`, run by torch {version}'s own
 partitioner (`{stock}`) at its default and at `activation_memory_budget` {budgets}, and
-by gcpass without a budget, at half the unconstrained peak, and at its floor (`pytest --slow`
-adds 0.9 and 0.7). Op by op (`codegen="eager"`), on the CPU, in float64 where the case allows.
-*Wrong*: gradients, buffers or calls differ from eager's or from an identity that must hold; the
-step holds more than the plan said; or a budget raises the peak. *Refused*: an error. The worst
-budget counts.
+by gcpass without a budget, at half the unconstrained peak, and at its floor (the tests run the
+first and the last; `pytest --slow` 0.9 and 0.7, too). Op by op (`codegen="eager"`), on the CPU, in
+float64 where the case allows. *Wrong*: gradients, buffers or calls differ from eager's or from an
+identity that must hold; the step holds more than the plan said; or a budget raises the peak.
+*Refused*: an error. The worst budget counts.
 
 Op by op, autograd's check of versions turns a late read of an overwritten tensor into an error.
 Code that Inductor writes passes that check by: there the same plans of torch's partitioner return

@@ -14,7 +14,6 @@ from __future__ import annotations
 
 import argparse
 import json
-import random
 import statistics
 import subprocess
 import sys
@@ -26,7 +25,7 @@ from benchmarks._record import plan_numbers, where
 from benchmarks._tables import AT_TORCH, FRACTIONS, TORCH, compact, summary, table
 from benchmarks.models import NAMES, SEED, build
 from gcpass import InfeasibleBudget
-from gcpass.fx._measure import Step
+from gcpass.fx._measure import Step, rounds
 from gcpass.fx._options import Options, make_request
 
 TORCH_BUDGETS = (0.99, 0.95, 0.9, 0.8, 0.7, 0.6, 0.5, 0.4, 0.3, 0.2, 0.1, 0.0)
@@ -105,9 +104,8 @@ def measure_model(name: str, options: argparse.Namespace) -> dict[str, Any]:
         rows[TORCH]["policy"] = policy
         weigh(AT_TORCH, chosen(rows[TORCH]["measured_bytes"]))
     times: dict[str, list[float]] = {label: [] for label in steps}
-    orders = random.Random(SEED)
-    for _ in range(options.steps):
-        for label in orders.sample(list(steps), len(steps)):
+    for labels in rounds(steps, options.steps, SEED):
+        for label in labels:
             times[label].append(steps[label].seconds())
     for label, seconds in times.items():
         rows[label]["seconds"] = seconds

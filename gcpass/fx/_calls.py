@@ -64,7 +64,6 @@ class Calls:
         self._on_step = weakref.WeakMethod(on_step)
         self._instants: list[Instant] = []
         self._is_whole = True  # whether the instants are all of this step
-        self._alive = 0
         self._runs = 0  # of autograd
         self._begun: dict[int, tuple[int, weakref.ref[Call]]] = {}  # those alive, oldest first
         self._running: weakref.ref[Call] | None = None  # in its backward
@@ -88,13 +87,12 @@ class Calls:
         node = _node_of(arguments, outputs)
         if node is None:
             return None
-        if not self._alive:
+        if not self._begun:
             self._end()
         waits = not _compat.saves_elsewhere()
         fresh = dict(_made_outside(arguments, self._inputs)) if waits else {}
         self._inputs.update(fresh)
         self._instants.append(self._instant(graph, in_backward=False))
-        self._alive += 1
         if waits:
             self.waiting[graph] += 1
         call = Call(self, graph, waits, fresh, list(_sources(node)))
@@ -108,8 +106,7 @@ class Calls:
         if not call.is_alive:
             return
         call.is_alive = False
-        self._alive -= 1
-        self._begun.pop(id(call), None)
+        del self._begun[id(call)]
         if call.waits:
             self.waiting = self.waiting - Counter({call.graph: 1})  # drops zeros
         for address in call.inputs:
@@ -143,7 +140,7 @@ class Calls:
         if call is None:
             return
         self.release(call)
-        if not self._alive:
+        if not self._begun:
             self._end()
             return
         for source, nbytes in call.sources:

@@ -8,7 +8,6 @@ to the next, disturbs every row alike.
 
 from __future__ import annotations
 
-import random
 import statistics
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -21,7 +20,7 @@ from gcpass._errors import GcpassError, InfeasibleBudget
 from gcpass.fx._capture import capture, loss_of, no_gradient
 from gcpass.fx._devices import device_of
 from gcpass.fx._graphs import copy_graph
-from gcpass.fx._measure import Gradients, Step, drop_gradients, leaves_below, take_gradients
+from gcpass.fx._measure import Gradients, Step, drop_gradients, leaves_below, rounds, take_gradients
 from gcpass.fx._options import Options, make_request
 from gcpass.fx._partitioner import plan_graph
 from gcpass.fx._prices import find_prices
@@ -107,10 +106,10 @@ def measured(
 
     rows = list(_rows(row, setting))
     times: dict[str, list[float]] = {label: [] for label in steps}
-    orders = random.Random(setting.seed)
-    for number in range(-_WARM, setting.steps):
+    orders = rounds(steps, _WARM + setting.steps, setting.seed)
+    for number, labels in enumerate(orders, -_WARM):
         progress(f"step {number + 1} of {setting.steps}" if number >= 0 else "warming up")
-        for label in orders.sample(list(steps), len(steps)):
+        for label in labels:
             seconds = steps[label].seconds()
             times[label] += [seconds] if number >= 0 else []
     return [

@@ -27,7 +27,7 @@ from gcpass._errors import GcpassError, OptionError
 from gcpass._report._demo import DemoRecord, DemoRow
 from gcpass.fx import _compat
 from gcpass.fx._devices import machine
-from gcpass.fx._measure import Step
+from gcpass.fx._measure import Step, rounds
 from gcpass.fx._options import Options, check_codegen, make_request
 
 LEARNING_RATE = 1e-3
@@ -128,8 +128,8 @@ def run_demo(
             )
         )  # fmt: skip
         progress(next(done), total, f"{label}: weighed")
-    for _ in range(timed_steps):
-        for run in runs:
+    for turns in rounds(runs, timed_steps, seed):
+        for run in turns:
             torch.manual_seed(seed)
             run.step_seconds.append(run.step.seconds())
             run.step.drop_gradients()

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import random
 import statistics
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import accumulate
-from typing import Any
+from typing import Any, TypeVar
 
 import torch
 from torch.profiler import ProfilerActivity, profile
@@ -21,6 +22,7 @@ from gcpass.fx._devices import device_of, synchronize
 from gcpass.fx._options import Options, check_codegen, make_request
 from gcpass.policies import PolicyLike
 
+T = TypeVar("T")
 Gradients = dict[torch.Tensor, torch.Tensor]  # by leaf
 
 
@@ -212,6 +214,16 @@ def leaves_below(loss: torch.Tensor) -> list[torch.Tensor]:
             found.append(node.variable)
         stack.extend(following for following, _ in node.next_functions)
     return found
+
+
+def rounds(items: Iterable[T], count: int, seed: int) -> Iterator[list[T]]:
+    """All of ``items``, ``count`` times, in another order each time.
+
+    What a step leaves to the next (caches, freed memory) changes its time: none shall always come
+    after the same other.
+    """
+    items, orders = list(items), random.Random(seed)
+    return (orders.sample(items, len(items)) for _ in range(count))
 
 
 def take_gradients(leaves: Sequence[torch.Tensor]) -> Gradients:
