@@ -28,6 +28,7 @@ class Step:
         base_before: bytes of the backward's own values alive just before it runs.
         base_during: the same with its outputs and workspace.
         reusable_nbytes: output that may take the place of a forward value that dies here (fusion).
+        reduced: storages of forward values whose place it may not take.
         gradient_nbytes: bytes of finished gradients among the base.
     """
 
@@ -37,6 +38,7 @@ class Step:
     base_during: int
     reusable_nbytes: int
     gradient_nbytes: int
+    reduced: frozenset[int] = frozenset()
 
 
 class Backward:
@@ -83,13 +85,14 @@ class Backward:
             new = self._total(made)
             gradient_nbytes += self._total(s for s in made if s in handed_over)
             during, reusable = base + new + problem.ops[op].workspace_nbytes, 0
-            before = set(dying[t]) - made
+            before = fusion.over(op, set(dying[t]) - made)
             if writes_in_place(problem, op, new, [problem.storages[s].nbytes for s in before]):
                 during -= new
             elif problem.codegen == "inductor" and problem.ops[op].fuses:
                 reusable = new
             needs = self._in_forward(fusion.sources[op])
-            steps.append(Step(op, needs, base, during, reusable, gradient_nbytes))
+            reduced = fusion.reduced(op)
+            steps.append(Step(op, needs, base, during, reusable, gradient_nbytes, reduced))
             base += new - self._total(dying[t])
         needs = self._in_forward(problem.gradients)
         steps.append(Step(problem.backward_range.stop, needs, base, base, 0, gradient_nbytes))

@@ -12,6 +12,9 @@ The rules, for the ops of one graph (forward, or backward) in order:
 4. A join (``cat`` on the CPU) gets a buffer. An input of it that gets one too, and that a loop
    computes, is written straight into the join's: the two are one block, alive as long as either.
    (Not if a convolution has read it before, for that fixed its layout.)
+5. A pointwise kernel writes its value over a buffer of that size that nothing reads after it; but a
+   norm's backward, which first reduces what it then maps, is one kernel of two loops, and writes
+   over nothing that the first of them read.
 
 With ``codegen="eager"`` nothing is fused.
 """
@@ -26,6 +29,7 @@ from gcpass._problem import Kernel, Problem
 MAX_READS = 12
 MAX_SHARED_READS = 4
 _FIXES_LAYOUT = "aten.convolution"
+_NOTHING: frozenset[int] = frozenset()
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,10 +46,20 @@ class Fusion:
     sources: dict[int, frozenset[int]]
     inside: dict[int, int]
     _unbuffered: frozenset[int]
+    _reduced: dict[int, frozenset[int]]
 
     def block(self, storage: int) -> int:
         """The storage that one is a part of, or itself."""
         return self.inside.get(storage, storage)
+
+    def over(self, op: int, dying: Iterable[int]) -> list[int]:
+        """Of the storages that nothing reads after ``op``, those that it may write over."""
+        read = self.reduced(op)
+        return [s for s in dying if s not in read]
+
+    def reduced(self, op: int) -> frozenset[int]:
+        """What reductions read whose results a pointwise ``op`` reads."""
+        return self._reduced.get(op, _NOTHING)
 
     def behind(self, op: int) -> frozenset[int]:
         """What a reader of ``op`` reads: ``op``, or if it has no buffer, its sources."""
@@ -71,7 +85,8 @@ def fuse(problem: Problem, order: Iterable[int], needs_buffer: Callable[[int], b
         if _has_no_buffer(problem, op, fused):
             unbuffered.add(op)
     inside = _inside(problem, order, fused) if problem.codegen == "inductor" else {}
-    return Fusion(frozenset(fused), sources, inside, frozenset(unbuffered))
+    reduced = _reduced(problem, sources) if problem.codegen == "inductor" else {}
+    return Fusion(frozenset(fused), sources, inside, frozenset(unbuffered), reduced)
 
 
 def writes_in_place(problem: Problem, op: int, new_nbytes: int, dying: Iterable[int]) -> bool:
@@ -121,6 +136,19 @@ def _inside(problem: Problem, order: list[int], fused: set[int]) -> dict[int, in
             if not any(ops[r].target == _FIXES_LAYOUT for r in before):
                 inside.setdefault(ops[read].storages[0], ops[op].storages[0])
     return inside
+
+
+def _reduced(problem: Problem, sources: dict[int, frozenset[int]]) -> dict[int, frozenset[int]]:
+    """Rule 5: for each reduction, and each loop that reads one, what is read before it is done."""
+    ops = problem.ops
+    reduced: dict[int, frozenset[int]] = {}
+    for op, found in sources.items():
+        read = {s for source in found if source in reduced for s in reduced[source]}
+        if ops[op].kernel is Kernel.REDUCTION:
+            read.update(s for source in found for s in ops[source].storages)
+        if read and ops[op].fuses_inputs:
+            reduced[op] = frozenset(read)
+    return reduced
 
 
 def _has_no_buffer(problem: Problem, op: int, fused: set[int]) -> bool:

@@ -86,9 +86,8 @@ class Fused:
             alive_kept += sum(nbytes[s] for s in made if s in held and s not in returned)
             alive_returned += sum(nbytes[s] for s in made if s in returned)
             during = alive + new + problem.ops[op].workspace_nbytes
-            if writes_in_place(
-                problem, op, new, [nbytes[s] for s in dying[position] if s not in made]
-            ):
+            over = fusion.over(op, dying[position])
+            if writes_in_place(problem, op, new, [nbytes[s] for s in over if s not in made]):
                 during -= new
             if during > best.nbytes or trace is not None:
                 rest = during - alive_kept - alive_returned
@@ -153,9 +152,9 @@ class Fused:
                     late_moment(problem, backward, total, kept_nbytes, new_nbytes, op, step)
                 )
 
-        def written_over(position: int, size: int) -> tuple[int, int]:
+        def written_over(storages: Iterable[int], size: int) -> tuple[int, int]:
             """Kept and recomputed bytes that turn into a new value of so many bytes."""
-            there = (s for s in dying[position] if s in born and nbytes[s] == size)
+            there = (s for s in storages if s in born and nbytes[s] == size)
             return (size, 0) if next(there) in kept_alive else (0, size)
 
         next_step = _next_steps(schedule)
@@ -172,8 +171,9 @@ class Fused:
                 during = steps[t].base_during + alive
                 reusable = steps[t].reusable_nbytes
                 was_kept = was_new = 0
-                if reusable and any(nbytes[s] == reusable and s in born for s in dying[position]):
-                    was_kept, was_new = written_over(position, reusable)
+                over = [s for s in dying[position] if s % count not in steps[t].reduced]
+                if reusable and any(nbytes[s] == reusable and s in born for s in over):
+                    was_kept, was_new = written_over(over, reusable)
                     during -= reusable
                 note(during, alive_kept - was_kept, alive_new - was_new, op, t)
                 unseen = t + 1
@@ -183,10 +183,11 @@ class Fused:
                 made = {block(s) for s in produced} - born
                 new = there + sum(nbytes[s] for s in made)
                 during = steps[coming].base_before + alive + new + problem.ops[op].workspace_nbytes
-                before = [nbytes[s] for s in dying[position] if s in born]
+                over = fusion.over(op, dying[position])
+                before = [nbytes[s] for s in over if s in born]
                 was_kept = was_new = 0
                 if writes_in_place(problem, op, new, before):
-                    was_kept, was_new = written_over(position, new)
+                    was_kept, was_new = written_over(over, new)
                     during -= new
                 born |= made
                 alive_new += new

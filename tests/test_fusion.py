@@ -81,6 +81,33 @@ def test_a_fused_kernel_writes_over_what_dies_in_it() -> None:
     assert not writes_in_place(problem((E, ()), (P, (0,)), codegen="eager"), 1, 8, [8])
 
 
+# -- rule 5: what a loop writes over ---------------------------------------------------------------
+
+
+def test_a_kernel_writes_over_nothing_that_it_reduced() -> None:
+    """As a norm's backward: o0 and o1 are read by sums that o4 reads, and by o4 itself."""
+    p = problem((E, ()), (E, ()), (R, (0, 1)), (R, (2,)), (P, (0, 1, 3)), (E, (4,)))
+    fusion = fuse(p, range(len(p.ops)), lambda op: op == 5)
+    assert fusion.over(4, [0, 1]) == []
+    other = problem((E, ()), (E, ()), (R, (1,)), (P, (0, 2)), (E, (3,)))
+    assert fuse(other, range(len(other.ops)), lambda op: op == 4).over(3, [0, 1]) == [0]
+
+
+def test_a_norms_backward_holds_its_gradient_beside_the_new_one() -> None:
+    """The peak of a backward g -> sum(g) -> g - sum: both gradients are alive in the kernel."""
+    kernels = ((E, ()), (E, (0,)), (R, (1,)), (P, (1, 2)), (E, (3,)))
+    ops, storages = [], []
+    for index, (kernel, reads) in enumerate(kernels):
+        phase = Phase.BACKWARD if index else Phase.INPUT
+        storages.append(Storage(1 if kernel is R else 8, index, index))
+        ops.append(Op(f"o{index}", "f", phase, reads, (index,), kernel=kernel))
+    p = Problem(tuple(ops), tuple(storages), (), (4,), "inductor")
+    during = {step.op: step.base_during for step in Backward(p).steps}
+    assert during[3] == 8 + 1 + 8
+    unreduced = replace(p, ops=(*p.ops[:3], replace(p.ops[3], inputs=(1,)), p.ops[4]))
+    assert {s.op: s.base_during for s in Backward(unreduced).steps}[3] == 8
+
+
 # -- rule 4: joins ---------------------------------------------------------------------------------
 
 

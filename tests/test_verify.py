@@ -1,4 +1,4 @@
-"""The search among plans that Inductor counts, on counts made up for it."""
+"""The search among plans that Inductor counts, and what it learns, on counts made up for it."""
 
 from __future__ import annotations
 
@@ -9,7 +9,10 @@ from typing import Any
 import pytest
 
 from gcpass._errors import InfeasibleBudget
+from gcpass._evaluate import Evaluator
+from gcpass._problem import Op, Phase, Problem, Storage
 from gcpass.fx import _verify
+from gcpass.fx._correction import beyond, corrected
 
 UNCONSTRAINED, FLOOR = 1000, 200
 
@@ -56,4 +59,37 @@ def test_an_exact_planner_is_asked_once() -> None:
 
 def test_below_the_floor_nothing_is_tried_twice() -> None:
     assert not search(100, lambda peak: peak)
-    assert len(search(210, lambda peak: peak + 60)) == 1
+    peaks = [c.planned.evaluation.peak_nbytes for c in search(210, lambda peak: peak + 60)]
+    assert peaks == [210, FLOOR]
+
+
+def test_a_target_below_the_floor_ends_nothing() -> None:
+    tried = search(250, lambda peak: peak + 60 if peak > 230 else peak)
+    assert any(c.peak_bytes <= 250 for c in tried)
+
+
+# -- what a count says of a problem ----------------------------------------------------------------
+
+
+def counted_problem() -> Problem:
+    """x -> a -> loss; the backward is g = grad(a), then h = grad(x)."""
+    ops = (
+        Op("x", "input", Phase.INPUT, (), (0,)),
+        Op("a", "aten.mm", Phase.FORWARD, (0,), (1,), picoseconds=1),
+        Op("g", "aten.mm", Phase.BACKWARD, (1,), (2,), picoseconds=1),
+        Op("h", "aten.mm", Phase.BACKWARD, (2,), (3,), picoseconds=1),
+    )
+    sizes = (10, 100, 100, 10)
+    storages = tuple(Storage(size, op, op) for op, size in enumerate(sizes))
+    return Problem(ops, storages, (), (3,), "inductor")
+
+
+def test_a_corrected_problem_predicts_what_was_counted() -> None:
+    evaluator = Evaluator(counted_problem())
+    kept = frozenset({1})
+    assert evaluator.evaluate(kept).peak_nbytes == 200
+    known = beyond(evaluator, kept, [(("a",), 500), (("g", "unknown"), 230), (("h",), 90), ((), 9)])
+    assert known == {2: 30}
+    problem = corrected(evaluator.problem, known)
+    assert Evaluator(problem).evaluate(kept).peak_nbytes == 230
+    assert beyond(Evaluator(problem), kept, [(("g",), 230)]) == {}

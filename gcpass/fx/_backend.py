@@ -98,7 +98,10 @@ def _compile(
     is_asked = wants_plan or (part is not None and part.group.has_others)
     with _compat.without_compiled_graph_cache() if is_asked else contextlib.nullcontext():
         return _compat_inductor.compile_with_inductor(
-            gm, example_inputs, {**options.inductor, "custom_partitioner_fn": partitioner}
+            gm,
+            example_inputs,
+            {**options.inductor, "custom_partitioner_fn": partitioner},
+            reuses=lambda: partitioner.reuses,
         )
 
 

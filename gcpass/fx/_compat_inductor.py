@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import functools
 from collections.abc import Callable, Sequence
 from typing import Any
@@ -15,14 +16,36 @@ from gcpass.fx._generated import Buffer, Generated
 
 
 def compile_with_inductor(
-    gm: fx.GraphModule, example_inputs: Sequence[Any], config_patches: dict[str, Any]
+    gm: fx.GraphModule,
+    example_inputs: Sequence[Any],
+    config_patches: dict[str, Any],
+    *,
+    reuses: Callable[[], bool] = lambda: True,
 ) -> Callable[..., Any]:
+    """What ``torch.compile(backend="inductor")`` makes of a graph.
+
+    Args:
+        gm: the graph.
+        example_inputs: its inputs.
+        config_patches: Inductor's options.
+        reuses: whether a block of memory may be held for a later value of its size, asked once the
+            joint graph has been partitioned.
+    """
     from torch._inductor.compile_fx import compile_fx
 
+    def inner(module: fx.GraphModule, inputs: Sequence[Any], **kwargs: Any) -> Any:
+        with _reuse(reuses()):
+            return _compile_inner(module, inputs, **kwargs)
+
     compiled: Any = compile_fx(
-        gm, list(example_inputs), inner_compile=_compile_inner, config_patches=config_patches
+        gm, list(example_inputs), inner_compile=inner, config_patches=config_patches
     )
     return compiled
+
+
+def _reuse(allowed: bool) -> contextlib.AbstractContextManager[Any]:
+    """Where ``allowed``, Inductor's options decide."""
+    return contextlib.nullcontext() if allowed else inductor_config.patch(allow_buffer_reuse=False)
 
 
 def _compile_inner(module: fx.GraphModule, inputs: Sequence[Any], **kwargs: Any) -> Any:
@@ -82,7 +105,7 @@ def donated(
 
 
 def generated_code(
-    module: fx.GraphModule, inputs: list[Any], donated: list[int] | None
+    module: fx.GraphModule, inputs: list[Any], donated: list[int] | None, *, reuses: bool = True
 ) -> Generated | None:
     """The code that Inductor generates for a graph, of which nothing is compiled.
 
@@ -92,6 +115,7 @@ def generated_code(
         module: a forward or backward graph, inside the compilation that it belongs to; consumed.
         inputs: its fake inputs.
         donated: places of the inputs that a backward may write over; None for a forward.
+        reuses: whether a block of memory may be held for a later value of its size.
 
     Returns:
         The code; None if there is none, for a graph without an operation.
@@ -126,6 +150,7 @@ def generated_code(
         mock.patch.object(graph, "get_donated_idxs", return_value=donated),
         mock.patch.object(graph.GraphLowering, "codegen", stop),
         inductor_config.patch(changed),
+        _reuse(reuses),
     ):
         try:
             _compile_inner(module, inputs, is_backward=donated is not None)

@@ -67,10 +67,17 @@ class Generated:
 
 @dataclass(frozen=True)
 class Run:
-    """One run of a graph's code: the most bytes alive, and the memory behind each output."""
+    """One run of a graph's code.
+
+    Attributes:
+        peak_nbytes: the most bytes alive.
+        outputs: the memory behind each output.
+        moments: for each buffer, the nodes it was made for, and the most alive while it was made.
+    """
 
     peak_nbytes: int
     outputs: tuple[Storages, ...]
+    moments: tuple[tuple[tuple[str, ...], int], ...]
 
 
 def run(
@@ -98,7 +105,8 @@ def run(
     )
     follower = _Follower(code.buffers, function, arguments, held, workspaces or {})
     follower.follow(function.body)
-    return Run(follower.peak, follower.outputs)
+    moments = ((code.buffers[name].nodes, nbytes) for name, nbytes in follower.moments.items())
+    return Run(follower.peak, follower.outputs, tuple(moments))
 
 
 class _Follower:
@@ -114,6 +122,7 @@ class _Follower:
     ) -> None:
         self.outputs: tuple[Storages, ...] = ()
         self.peak = 0
+        self.moments: dict[str, int] = {}
         self._alive = 0
         self._buffers, self._arguments, self._workspaces = buffers, arguments, workspaces
         self._parts = _parts(function)
@@ -145,12 +154,15 @@ class _Follower:
                     pass  # a call: kernels allocate nothing of their own
 
     def _assign(self, name: str, value: ast.expr) -> None:
+        needed = 0
         if name in self._made:
             storages = self._made.pop(name)
         else:
             storages = self._behind(value) or self._make(name)
-            self._weigh(name, value, storages)
+            needed = self._needed(name, value, storages)
         self._hold(storages)
+        if name in self._buffers:
+            self.moments[name] = max(self._alive, needed)
         self._release(self._names.get(name, NOTHING))
         self._names[name] = storages
 
@@ -178,17 +190,19 @@ class _Follower:
             return NOTHING.union(*(self._made[part] for part in self._parts[name]))
         return frozenset({Storage(buffer.nbytes)}) if buffer.nbytes else NOTHING
 
-    def _weigh(self, name: str, value: ast.expr, results: Storages) -> None:
-        """Count what a library call needs while it runs: its workspace, and its dense copies."""
+    def _needed(self, name: str, value: ast.expr, results: Storages) -> int:
+        """What is alive while a library call runs that has a workspace, or makes dense copies."""
         if not isinstance(value, ast.Call) or "empty_strided" in ast.unparse(value.func):
-            return
+            return 0
         nodes = self._buffers.get(name, _UNKNOWN).nodes
         needed = max((self._workspaces.get(node, 0) for node in nodes), default=0)
         if "convolution" in ast.unparse(value.func):
             needed += sum(map(self._copy_nbytes, value.args))
-        if needed:
-            returned = sum(s.nbytes for s in results if not self._references[s])
-            self.peak = max(self.peak, self._alive + returned + needed)
+        if not needed:
+            return 0
+        needed += self._alive + sum(s.nbytes for s in results if not self._references[s])
+        self.peak = max(self.peak, needed)
+        return needed
 
     def _copy_nbytes(self, argument: ast.expr) -> int:
         """Bytes of the dense copy that a convolution makes of a view with gaps between elements."""

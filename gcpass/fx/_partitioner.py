@@ -33,7 +33,7 @@ from gcpass.fx._preferences import honouring, preferred_first
 from gcpass.fx._region import forget_torchs_regions
 from gcpass.fx._ruling import apply_rules
 from gcpass.fx._trace import trace_plan
-from gcpass.fx._verify import counted
+from gcpass.fx._verify import counted, counted_use
 from gcpass.fx._views import clone_mutated_inputs
 
 log = logging.getLogger("gcpass")
@@ -51,6 +51,10 @@ class Partitioner(_compat.CustomPartitionerFn):
         on_plan: called with each plan made, its peak counted; None if nobody asks.
         regions: fingerprint of the regions that are marked in the graph.
         part: of the group that the graph shares its budget with; None without a budget.
+
+    Attributes:
+        reuses: whether Inductor may hold a free block of memory for a later value of its size;
+            known once the graph is partitioned.
     """
 
     def __init__(
@@ -63,6 +67,7 @@ class Partitioner(_compat.CustomPartitionerFn):
     ) -> None:
         self._options, self._prices, self._on_plan = options, prices, on_plan
         self._regions, self._part = regions, part
+        self.reuses = True
 
     def __call__(
         self, gm: fx.GraphModule, joint_inputs: Sequence[object], **kwargs: Any
@@ -121,6 +126,7 @@ class Partitioner(_compat.CustomPartitionerFn):
         if self._part is not None:
             analysis = analyze_graph(gm, num_fwd_outputs, self._prices, codegen, request)
             checked = self._part.plan(analysis, request, VERSIONS, static)
+            self.reuses = checked.reuses
             return checked.modules, checked.evaluator, checked.planned
         analysis, evaluator, planned = plan_graph(
             gm, num_fwd_outputs, request, self._prices, codegen, self._options.plan
@@ -129,8 +135,13 @@ class Partitioner(_compat.CustomPartitionerFn):
             modules = stock(original, joint_inputs, request.policy.torch_budget, **kwargs)
         else:
             modules = lower(analysis, planned, static)
+        stored = self._options.plan
+        if codegen == "inductor" and stored is not None and stored.budget_bytes is not None:
+            use = counted_use(analysis, planned, modules)
+            self.reuses = use.peak_nbytes <= max(stored.budget_bytes, stored.predicted_peak_bytes)
         if self._on_plan is not None and codegen == "inductor":
-            planned = replace(planned, plan=counted(analysis, planned, modules))
+            plan = counted(analysis, planned, modules, reuses=self.reuses)
+            planned = replace(planned, plan=plan)
         return modules, evaluator, planned
 
     def __reduce__(self) -> tuple[Any, ...]:

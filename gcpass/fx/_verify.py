@@ -4,9 +4,15 @@ The planner's model of fusion is good to a few percent; a budget is a promise. S
 used, Inductor writes the code of its two graphs (nothing is compiled), and what that code will hold
 is read from it. A plan over the budget is made again for a smaller one; a plan that leaves much
 unused, for a larger one. The number of rounds is bounded, and the plan says how many plans were
-counted. The count leaves a part of the budget free for what library calls allocate that no code
-names: measured on the CPU (0.2% at most, nothing in matrix products in fp32), a margin chosen and
-not derived elsewhere.
+counted.
+
+Inductor would rather hold a free block for a later value of its size than give it back, wherever it
+takes the peak to be elsewhere, and of what library calls need it knows nothing. It may do so where
+the budget is kept all the same.
+
+The count leaves a part of the budget free for what library calls allocate that no code names:
+measured on the CPU (0.2% at most, nothing in matrix products in fp32), a margin chosen and not
+derived elsewhere.
 """
 
 from __future__ import annotations
@@ -24,11 +30,12 @@ from gcpass._budget import Budget
 from gcpass._errors import InfeasibleBudget
 from gcpass._evaluate import Evaluator, Use
 from gcpass._plan import Plan
-from gcpass._planning import Planned, Request, infeasible_message, make_plan, resolve_budget
+from gcpass._planning import Planned, Request, infeasible_message, make_plan, replay, resolve_budget
 from gcpass._problem import Kernel
 from gcpass.fx import _compat_inductor, _meta
 from gcpass.fx._analyze import Analysis
 from gcpass.fx._call import block_nbytes, call_of, packet_name
+from gcpass.fx._correction import Moments, beyond, corrected
 from gcpass.fx._devices import device_of
 from gcpass.fx._generated import NOTHING, Generated, Storage, run
 from gcpass.fx._graphs import copy_graph
@@ -37,7 +44,7 @@ from gcpass.fx._lower import lower
 from gcpass.fx._views import base_of
 from gcpass.fx._workspaces import workspace_nbytes
 
-ROUNDS = 4
+ROUNDS = 5  # plans asked for, before one that knows what was counted
 _UNCOUNTED, _UNCOUNTED_ELSEWHERE = 0.004, 0.02  # of the count: on the CPU, on other devices
 _PRODUCTS = ("aten.mm", "aten.addmm", "aten.bmm", "aten.baddbmm")
 _UNUSED = 0.04  # of the budget left over before a larger one is tried
@@ -45,12 +52,19 @@ _UNUSED = 0.04  # of the budget left over before a larger one is tried
 
 @dataclass(frozen=True)
 class Checked:
-    """A plan, what evaluated it, its graphs, and the memory that Inductor will use with them."""
+    """A plan, what evaluated it, its graphs, and the memory that Inductor will use with them.
+
+    Attributes:
+        moments: of the backward, as Inductor's code has them.
+        reuses: whether Inductor may hold a free block for a later value of its size.
+    """
 
     evaluator: Evaluator
     planned: Planned
     modules: tuple[fx.GraphModule, fx.GraphModule]
     use: Use
+    moments: Moments = ()
+    reuses: bool = True
 
     @property
     def peak_bytes(self) -> int:
@@ -81,7 +95,12 @@ def plan_checked(
     budget = resolve_budget(evaluator, request)
     assert budget is not None
 
-    def attempt(target: int, on_infeasible: str, solver: str = request.solver) -> Checked:
+    def attempt(
+        target: int,
+        on_infeasible: str,
+        solver: str = request.solver,
+        judge: Evaluator = evaluator,
+    ) -> Checked:
         asked = replace(
             request,
             budget=Budget(nbytes=max(target, 1)),
@@ -90,21 +109,30 @@ def plan_checked(
         )
         # No bound: what is proven of the planner's memory says nothing of Inductor's code.
         planned = make_plan(
-            evaluator,
+            judge,
             asked,
             versions=versions,
             notes=analysis.notes,
             warn=False,
             certify=False,
         )
+        if judge is not evaluator:
+            planned = replace(replay(evaluator, planned.plan), plan=planned.plan)
         modules = lower(analysis, planned, static_lifetime_input_indices)
-        return Checked(evaluator, planned, modules, counted_use(analysis, planned, modules))
+        use, moments = _count(analysis, planned, modules, reuses=False)
+        return Checked(evaluator, planned, modules, use, moments, reuses=False)
 
     countable = int(budget / (1 + uncounted(analysis)))
     tried = _search(attempt, countable)
+    fullest = max((c.peak_bytes for c in tried if c.peak_bytes <= countable), default=0)
+    if tried and tried[0].peak_bytes > countable and countable - fullest > _UNUSED * countable:
+        tried += _told(attempt, tried[0], countable)
     fitting = [c for c in tried if c.peak_bytes <= countable]
     if fitting:
         best = min(fitting, key=lambda c: c.planned.evaluation.overhead_picoseconds)
+        use, _ = _count(analysis, best.planned, best.modules, reuses=True)
+        if use.peak_nbytes <= countable:  # to hold a free block for later costs nothing then
+            best = replace(best, use=use, reuses=True)
     else:
         # The smallest peak by the planner's own count, and without recomputing more than once: what
         # Inductor fuses of several runs of one op it computes at once, and holds.
@@ -131,10 +159,14 @@ def plan_checked(
 
 
 def counted(
-    analysis: Analysis, planned: Planned, modules: tuple[fx.GraphModule, fx.GraphModule]
+    analysis: Analysis,
+    planned: Planned,
+    modules: tuple[fx.GraphModule, fx.GraphModule],
+    *,
+    reuses: bool,
 ) -> Plan:
     """A plan that is used whatever it holds, with the peak that Inductor will reach with it."""
-    use = counted_use(analysis, planned, modules)
+    use, _ = _count(analysis, planned, modules, reuses=reuses)
     return replace(planned.plan, predicted_peak_bytes=use.peak_nbytes, counted=1)
 
 
@@ -142,29 +174,46 @@ def _search(attempt: Callable[[int, str], Checked], budget: int) -> list[Checked
     """The plans tried for a budget, every one counted.
 
     What the planner is asked for moves by what its plan was off, and stays between the largest
-    target whose plan fitted and the smallest whose plan did not.
+    target whose plan fitted, or that had none, and the smallest whose plan did not fit.
     """
     tried: list[Checked] = []
-    fitting, exceeding, target = 0, None, budget
-    while len(tried) < ROUNDS:
+    low, exceeding, target = 0, None, budget
+    for _ in range(ROUNDS):
         try:
             tried.append(attempt(target, "error"))
-        except InfeasibleBudget:
-            break
+        except InfeasibleBudget as error:
+            if exceeding is None:
+                break
+            low, target = target, max(error.floor_bytes or 0, (target + exceeding) // 2)
+            if exceeding - target < budget // 100:
+                break
+            continue
         spare = budget - tried[-1].peak_bytes
         if spare >= 0:
             if not _recompute(tried[-1]) or spare < _UNUSED * budget:
                 break
-            fitting, target = target, target + spare
+            low, target = target, target + spare
         else:
             exceeding = min(target, tried[-1].planned.evaluation.peak_nbytes)
             target = exceeding + spare - budget // 200
-        if fitting and exceeding is not None:
-            if exceeding - fitting < budget // 100:
+        if low and exceeding is not None:
+            if exceeding - low < budget // 100:
                 break
-            if not fitting < target < exceeding:
-                target = (fitting + exceeding) // 2
+            if not low < target < exceeding:
+                target = (low + exceeding) // 2
     return tried
+
+
+def _told(attempt: Callable[..., Checked], first: Checked, budget: int) -> list[Checked]:
+    """The plan for the problem as the count of a first plan shows it, if there is one."""
+    if first.planned.repeated is not None:
+        return []
+    known = beyond(first.evaluator, first.planned.kept, first.moments)
+    judge = Evaluator(corrected(first.evaluator.problem, known))
+    try:
+        return [attempt(budget, "error", judge=judge)]
+    except InfeasibleBudget:
+        return []
 
 
 def uncounted(analysis: Analysis) -> float:
@@ -199,22 +248,35 @@ def counted_use(
     What the forward returns is alive until the backward has read it; outputs that the user sees,
     and the tangents that come in for them, are alive until the end.
     """
+    return _count(analysis, planned, modules, reuses=True)[0]
+
+
+def _count(
+    analysis: Analysis,
+    planned: Planned,
+    modules: tuple[fx.GraphModule, fx.GraphModule],
+    *,
+    reuses: bool,
+) -> tuple[Use, Moments]:
+    """The same, with the moments of the backward."""
     forward, backward = modules
     visible = analysis.num_fwd_outputs
     outputs, inputs = _outputs(forward), backward.graph.find_nodes(op="placeholder")
     saved = {output.name: i for i, output in enumerate(outputs) if isinstance(output, fx.Node)}
-    ahead = _written(forward, _values(forward.graph.find_nodes(op="placeholder")), visible)
+    given = _values(forward.graph.find_nodes(op="placeholder"))
+    ahead = _written(forward, given, visible, reuses=reuses)
     if ahead is None:
-        return planned.evaluation.use
+        return planned.evaluation.use, ()
     restrided = [
         _restride(_meta.value(node), ahead.strides[saved[node.name]])
         if node.name in saved
         else _meta.value(node)
         for node in inputs
     ]
-    back = _written(backward, restrided, overwritten=_overwritten(forward, backward, visible))
+    overwritten = _overwritten(forward, backward, visible)
+    back = _written(backward, restrided, overwritten=overwritten, reuses=reuses)
     if back is None:
-        return planned.evaluation.use
+        return planned.evaluation.use, ()
     nothing = [NOTHING for _ in forward.graph.find_nodes(op="placeholder")]
     converted = ahead.converts_layouts
     first = run(ahead, nothing, workspaces=_workspaces(forward, channels_last=converted))
@@ -229,7 +291,7 @@ def counted_use(
     workspaces = _workspaces(backward, channels_last=converted)
     second = run(back, arguments, held=held, workspaces=workspaces)
     between = sum(storage.nbytes for storage in NOTHING.union(*first.outputs))
-    return Use(first.peak_nbytes, between, second.peak_nbytes)
+    return Use(first.peak_nbytes, between, second.peak_nbytes), second.moments
 
 
 def _written(
@@ -237,12 +299,14 @@ def _written(
     inputs: list[Any],
     visible: int = 0,
     overwritten: list[int] | None = None,
+    *,
+    reuses: bool,
 ) -> Generated | None:
     """The code for one graph, a copy of which is consumed; a forward if nothing is overwritten."""
     module = copy_graph(module)
     (output,) = module.graph.find_nodes(op="output")
     _meta.show_outputs(output, visible)
-    return _compat_inductor.generated_code(module, inputs, overwritten)
+    return _compat_inductor.generated_code(module, inputs, overwritten, reuses=reuses)
 
 
 def _restride(value: Any, strides: tuple[int, ...] | None) -> Any:
