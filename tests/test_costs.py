@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import operator
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -20,6 +21,7 @@ from gcpass.fx._costs import UNKNOWN_FACTOR, Prices, Reference, Roofline
 from gcpass.fx._flops import flops
 from gcpass.fx._traffic import loop_traffic
 
+aten = torch.ops.aten
 # Round figures: 1e12 FLOP/s, 1e9 B/s, 1e6 elements/s, 1 us.
 DEVICE = Hardware(
     name="round",
@@ -174,6 +176,46 @@ def test_an_op_that_nobody_knows_is_dear() -> None:
         found = analysis(lambda x: opaque(x).square().sum(), leaf(1000), prices=prices)
         expected = UNKNOWN_FACTOR * 8000 / rate + launch
         assert seconds(found, "gcpass_test.opaque") == pytest.approx(expected, rel=1e-3)
+
+
+def test_a_triton_kernel_of_the_users_is_dear_and_its_results_are_values() -> None:
+    """It returns a dict of what it wrote. (Built by hand: a trace needs Triton, and that a GPU.)"""
+    from torch._higher_order_ops.triton_kernel_wrap import triton_kernel_wrapper_functional
+
+    graph = fx.Graph()
+    x, tangent = graph.placeholder("primals_1"), graph.placeholder("tangents_1")
+    out = graph.call_function(torch.ops.aten.empty_like.default, (x,))
+    index = graph.call_function(torch.ops.aten.empty_like.default, (x,))
+    kernel = graph.call_function(
+        triton_kernel_wrapper_functional,
+        kwargs={"kernel_idx": 0, "constant_args_idx": 0, "grid": [(1, 1, 1)],
+                "tma_descriptor_metadata": {}, "tensors_to_clone": ["out", "index"],
+                "kwargs": {"x": x, "out": out, "index": index}},
+    )  # fmt: skip
+    wide = graph.call_function(operator.getitem, (kernel, "index"))
+    written = graph.call_function(operator.getitem, (kernel, "out"))
+    sine, cosine = (
+        graph.call_function(op, (written,)) for op in (aten.sin.default, aten.cos.default)
+    )
+    scaled = graph.call_function(aten.mul.Tensor, (cosine, wide))
+    grad = graph.call_function(aten.mul.Tensor, (tangent, scaled))
+    graph.output(([sine, grad],))
+    for node in graph.nodes:
+        node.meta["val"] = torch.empty(1000, device="meta")
+    wide.meta["val"] = torch.empty(1000, dtype=torch.float64, device="meta")
+    kernel.meta["val"] = {"out": written.meta["val"], "index": wide.meta["val"]}
+    del graph.find_nodes(op="output")[0].meta["val"]
+
+    moved = 3 * 4000 + 4000 + 8000
+    for prices, rate, launch in ((ROUND, 1e9, 1e-6), (Reference(), 3.35e12 * 0.8, 0.0)):
+        found = analyze(fx.GraphModule({}, graph), 1, prices, "eager")
+        ops = {op.name: op for op in found.problem.ops}
+        called = ops[kernel.name].picoseconds / PICOSECONDS
+        assert called == pytest.approx(UNKNOWN_FACTOR * moved / rate + launch, rel=1e-3)
+        assert ops[kernel.name].constraint is None  # it may run again: it writes what is its own
+        held = {n.name: found.problem.storages[ops[n.name].storages[0]] for n in (written, wide)}
+        assert [s.nbytes for s in held.values()] == [4000, 8000]
+        assert [found.problem.ops[s.holder or 0].name for s in held.values()] == list(held)
 
 
 # -- loops that fuse ------------------------------------------------------------------------------

@@ -48,7 +48,7 @@ FX_ORDER = (
     ("_fusions", "_generated"),
     ("_compat",),
     ("_compat_inductor", "_meta"),
-    ("_sums",),
+    ("_random", "_sums"),
     ("_call", "_devices", "_graphs", "_capture", "_kernels", "_phases", "_region", "_views"),
     ("_choices", "_constraints", "_failure", "_flops", "_traffic"),
     ("_costs", "_workspaces"),

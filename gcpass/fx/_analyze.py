@@ -167,6 +167,8 @@ class _Builder:
 
     def _check_value(self, node: fx.Node, value: object) -> None:
         known = (torch.Tensor, torch.SymInt, torch.SymFloat, torch.SymBool, int, float, bool)
+        if isinstance(value, dict):
+            value = list(value.values())
         items = value if isinstance(value, (list, tuple)) else [value]
         for item in items:
             if item is not None and not isinstance(item, known):
@@ -187,6 +189,8 @@ class _Builder:
             return False
         if node.target is operator.getitem and isinstance(node.args[0], fx.Node):
             return self._place_item(index, node)
+        if isinstance(value, dict):  # of a user's Triton kernel: what it writes, by name
+            value = list(value.values())
         if isinstance(value, (list, tuple)):  # an item that is no tensor gets an empty storage
             self.values[node] = tuple(
                 self._store(index, block_nbytes(item), None) for item in value
@@ -214,7 +218,9 @@ class _Builder:
     def _place_item(self, index: int, node: fx.Node) -> bool:
         source, position = node.args[0], node.args[1]
         assert isinstance(source, fx.Node)
-        places = self.values[source]
+        places, value = self.values[source], _meta.value(source)
+        if isinstance(value, dict) and position in value:
+            position = list(value).index(position)
         if isinstance(position, int) and -len(places) <= position < len(places):
             s = places[position]
             self.values[node] = (s,)

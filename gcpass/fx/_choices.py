@@ -109,7 +109,7 @@ def _chooses(node: fx.Node, phases: dict[fx.Node, Phase]) -> bool:
     if phases[node] is not Phase.FORWARD or _is_exact_test(node):
         return False
     value = _meta.value(node)
-    if isinstance(value, (list, tuple)):
+    if isinstance(value, (list, tuple, dict)):
         return any(
             phases[user] is Phase.FORWARD and _is_discrete(user)
             for user in node.users

@@ -13,6 +13,7 @@ from gcpass._problem import Constraint, Op, Phase, Rule, Storage
 from gcpass.fx import _compat, _meta
 from gcpass.fx._call import TORCHS_OWN
 from gcpass.fx._compat import CheckpointPolicy as Policy
+from gcpass.fx._random import is_random
 from gcpass.fx._views import base_of, view_root
 
 
@@ -164,25 +165,3 @@ def _is_opaque(node: fx.Node) -> bool:
 def _is_wait(node: fx.Node) -> bool:
     schema = getattr(node.target, "_schema", None)
     return schema is not None and schema.name == "_c10d_functional::wait_tensor"
-
-
-def is_random(node: fx.Node) -> bool:
-    """Whether a second run of ``node`` may return other numbers."""
-    target = node.target
-    if str(target) in (
-        "inductor_prims.inductor_seed.default",
-        "inductor_prims.inductor_seeds.default",
-    ):
-        return True
-    if torch.Tag.nondeterministic_seeded not in getattr(target, "tags", ()):
-        return False
-    schema = getattr(target, "_schema", None)
-    for position, argument in enumerate(schema.arguments if schema is not None else ()):
-        if argument.name == "dropout_p":  # attention draws nothing without dropout
-            given = (
-                node.args[position]
-                if position < len(node.args)
-                else node.kwargs.get("dropout_p", argument.default_value)
-            )
-            return bool(given != 0)
-    return True

@@ -15,6 +15,7 @@ from gcpass._planning import Planned
 from gcpass.fx import _compat
 from gcpass.fx._analyze import Analysis
 from gcpass.fx._phases import topological
+from gcpass.fx._random import is_random
 from gcpass.fx._repeat import repeat_graph
 from gcpass.fx._sums import keep_sums_apart
 from gcpass.fx._views import drop_unkept_clones
@@ -54,6 +55,7 @@ def lower(
     names = [node.name for node in analysis.nodes]
     _reorder(forward, [names[op] for op in evaluation.forward_order])
     _reorder(backward, [names[op] for op in evaluation.backward_order])
+    _drop_unread_draws(backward)
     if analysis.problem.codegen == "inductor":
         keep_sums_apart(backward)
     forward, backward = _compat.functionalize_replayed_rng(
@@ -76,6 +78,18 @@ def _passed_on(analysis: Analysis, kept: Collection[int], evaluation: Evaluation
         if op < start and problem.is_input(op) and analysis.nodes[op].op == "placeholder"
     }
     return sorted(inputs | {k for k in kept if k in read})
+
+
+def _drop_unread_draws(backward: fx.GraphModule) -> None:
+    """Erase random ops that the forward ran and nothing in the backward reads.
+
+    Under Inductor's ``fallback_random`` torch's extraction leaves each that needs nothing else, as
+    an effect: it takes time and memory that no plan counts, and the next step draws other numbers.
+    """
+    for node in reversed(list(backward.graph.nodes)):
+        if node.op == "call_function" and not node.users and is_random(node):
+            backward.graph.erase_node(node)
+    backward.recompile()
 
 
 def _reorder(module: fx.GraphModule, names: Sequence[str]) -> None:

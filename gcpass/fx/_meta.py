@@ -22,6 +22,11 @@ def describe_copy(node: fx.Node, fake: Any, *, kept: bool) -> None:
         node.meta["recompute"] = _compat.CheckpointPolicy.MUST_SAVE
 
 
+def is_of_backward(node: fx.Node) -> bool:
+    """Whether the node was traced in the backward, whatever it reads."""
+    return node.meta.get("partitioner_tag") == "is_backward"
+
+
 def share(source: fx.Node, target: fx.Node) -> None:
     """Give a node's copy the same metadata."""
     target.meta = dict(source.meta)

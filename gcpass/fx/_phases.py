@@ -5,7 +5,8 @@ from __future__ import annotations
 from torch import fx
 
 from gcpass._problem import Phase
-from gcpass.fx import _compat
+from gcpass.fx import _compat, _meta
+from gcpass.fx._random import is_random
 
 
 def output_nodes(
@@ -40,7 +41,7 @@ def classify(joint: fx.GraphModule, num_fwd_outputs: int) -> dict[fx.Node, Phase
             phases[node] = Phase.BACKWARD
         elif node.op in ("placeholder", "get_attr"):
             phases[node] = Phase.INPUT
-        elif _compat.must_be_in_backward(node) or any(
+        elif _must_be_in_backward(node) or any(
             phases[read] is Phase.BACKWARD for read in node.all_input_nodes
         ):
             phases[node] = Phase.BACKWARD
@@ -54,6 +55,11 @@ def classify(joint: fx.GraphModule, num_fwd_outputs: int) -> dict[fx.Node, Phase
             phases[node] = Phase.FORWARD
             required.extend(node.all_input_nodes)
     return phases
+
+
+def _must_be_in_backward(node: fx.Node) -> bool:
+    """An effect of the backward's; to draw is one: earlier, the forward's draws would be others."""
+    return _compat.must_be_in_backward(node) or (is_random(node) and _meta.is_of_backward(node))
 
 
 def _runs_for_its_effect(node: fx.Node) -> bool:
@@ -70,18 +76,19 @@ def running_order(joint: fx.GraphModule, phases: dict[fx.Node, Phase]) -> list[f
     AOTAutograd traces what only the backward wants late; here such a node stands right after the
     last of its inputs, where the forward would compute it. One that reads inputs only stands before
     its first reader, or, if only the backward reads it, by the latest of what the backward still
-    wants then: so a stretch of the forward belongs to a stretch of the backward.
+    wants then: so a stretch of the forward belongs to a stretch of the backward. Random ops draw
+    from one stream: they stand as they were traced, so that each draws what eager would.
     """
     nodes = [n for n in joint.graph.nodes if n.op != "output"]
     inputs = [n for n in nodes if phases[n] is Phase.INPUT]
     backward = [n for n in nodes if phases[n] is Phase.BACKWARD]
     place: dict[fx.Node, tuple[int, int]] = {}
     for position, node in enumerate(nodes):
-        if phases[node] is Phase.FORWARD:
+        if phases[node] is Phase.FORWARD or (phases[node] is Phase.EITHER and is_random(node)):
             place[node] = (position, position)
     end = len(nodes)
     for position, node in enumerate(nodes):
-        if phases[node] is Phase.EITHER:
+        if phases[node] is Phase.EITHER and node not in place:
             reads = [place[r][0] for r in node.all_input_nodes if r in place]
             place[node] = (max(reads), position) if reads else (end, position)
     still_wanted = _still_wanted(backward, place, end)

@@ -1,7 +1,9 @@
 """The user's preferences (`PREFER_SAVE`, `PREFER_RECOMPUTE`): rules as long as the budget allows.
 
 Plain `torch.utils.checkpoint` prefers to recompute all of its region. So a plan is made under all
-preferences first; only if none of those keeps the budget, without any of them.
+preferences first; only if none of those keeps the budget, without any of them. Where none of these
+does, either, the smaller of the two smallest peaks counts: a checkpointed region draws its random
+numbers again, from the same stream, and what may be recomputed there is kept without it.
 """
 
 from __future__ import annotations
@@ -17,6 +19,7 @@ from gcpass._errors import InfeasibleBudget, UnsupportedGraph
 from gcpass._evaluate import Evaluator
 from gcpass._plan import Plan
 from gcpass._planning import Request, resolve_budget
+from gcpass._problem import Rule
 from gcpass.fx._analyze import Analysis
 from gcpass.fx._ruling import naming_rules
 
@@ -51,10 +54,31 @@ def _honouring(analysis: Analysis, request: Request, plan: Callable[[Analysis, R
     if request.budget != NO_BUDGET:
         nbytes = resolve_budget(Evaluator(analysis.problem), request)
         request = replace(request, budget=Budget(nbytes=nbytes))
+    within = replace(request, on_infeasible="error")
+    followed, let_go = _noted(preferring, *_said(analysis)), _noted(analysis, _LET_GO)
     try:
-        return plan(_noted(preferring, *_said(analysis)), replace(request, on_infeasible="error"))
-    except (InfeasibleBudget, UnsupportedGraph):
-        return plan(_noted(analysis, _LET_GO), request)
+        return plan(followed, within)
+    except UnsupportedGraph:
+        return plan(let_go, request)
+    except InfeasibleBudget as infeasible:
+        if not _draws_again(analysis):
+            return plan(let_go, request)
+        floor = infeasible.floor_bytes
+    try:
+        return plan(let_go, within)
+    except InfeasibleBudget as infeasible:
+        return plan(followed if floor < infeasible.floor_bytes else let_go, request)
+
+
+def _draws_again(analysis: Analysis) -> bool:
+    """Whether the preferences recompute what must not be recomputed without them."""
+    return any(
+        op.preference is not None
+        and op.preference.rule is Rule.NEVER_KEEP
+        and op.constraint is not None
+        and op.constraint.rule is Rule.NEVER_RECOMPUTE
+        for op in analysis.problem.ops
+    )
 
 
 def preferred_first(analysis: Analysis, plans: Callable[[Analysis], list[Plan]]) -> list[Plan]:

@@ -51,7 +51,7 @@ def _kernels(order: Sequence[fx.Node]) -> dict[fx.Node, int]:
             continue
         if kernel(node) is not Kernel.EXTERN:
             numbers[node] = current
-        elif block_nbytes(_meta.value(node)) or isinstance(_meta.value(node), (list, tuple)):
+        elif block_nbytes(_meta.value(node)) or isinstance(_meta.value(node), (list, tuple, dict)):
             current += 1
     return numbers
 

@@ -89,7 +89,7 @@ def clone_mutated_inputs(joint: fx.GraphModule, *, kept: bool = False) -> None:
         kept: tell torch's own partitioner to keep the copies.
     """
     order = {node: position for position, node in enumerate(joint.graph.nodes)}
-    for node in mutated_inputs(joint):
+    for node in sorted(mutated_inputs(joint), key=order.__getitem__):
         readers = [u for u in node.users if u.op != "output" and node not in mutated_arguments(u)]
         if not readers or not isinstance(_meta.value(node), torch.Tensor):
             continue

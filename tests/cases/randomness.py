@@ -188,6 +188,57 @@ def noise_that_only_the_backward_wants(run: Run) -> None:
     run.agree("in x", (x.grad * x).sum(), loss)
 
 
+class _Jittered(torch.autograd.Function):
+    """The sine, whose gradient is jittered by draws of the forward and of the backward."""
+
+    @staticmethod
+    def forward(ctx: Any, h: Tensor) -> Tensor:  # type: ignore[override]
+        ctx.save_for_backward(torch.rand_like(h), torch.randn(16, 16))
+        return h.sin()
+
+    @staticmethod
+    def backward(ctx: Any, grad: Tensor) -> Tensor:  # type: ignore[override]
+        uniform, normal = ctx.saved_tensors
+        return grad * uniform + normal * torch.rand(16, 16)
+
+
+@case()
+def draws_that_only_the_backward_reads(run: Run) -> None:
+    """Op by op every draw is eager's: each is made after those that stand before it.
+
+    The gradient tells the samples apart: those of the forward that only the backward reads, drawn
+    between two that the forward reads, and those of the backward, which follow all of them.
+    """
+    x, w = plain(16, 16), leaf(16, 16, seed=3)
+
+    def fn(x: Tensor, w: Tensor) -> Tensor:
+        h = torch.tanh(x @ w) + torch.randn(16, 16)
+        first = (h * torch.rand(16, 16)) @ w
+        jittered = _Jittered.apply(h)
+        return (_Jittered.apply(first * torch.rand_like(h)) * jittered).exp().sum()
+
+    run.step(run.compile(fn), x, w, wrt=[w])
+
+
+@case()
+def noise_of_a_region_at_the_smallest_peak(run: Run) -> None:
+    """Found by the fuzz: a region's noise is drawn again, which without the region it may not be.
+
+    Where no plan kept the budget, the one that let go of the region was taken: its peak, with all
+    of the noise, is above that of the plan without a budget.
+    """
+    x = leaf(64, 64)
+
+    def noisy(h: Tensor) -> Tensor:
+        for _ in range(6):
+            h = h * torch.randn_like(h)
+        return h
+
+    fn = run.compile(lambda x: checkpoint(noisy, x, use_reentrant=False).sum())
+    loss = run.step(fn, x, wrt=[x])
+    run.agree("<dL/dx, x> = L", (x.grad * x).sum(), loss)
+
+
 @case()
 def rows_drawn_in_a_region_that_saves_them(run: Run) -> None:
     """Found by the fuzz: what the user's policy says to save must not be drawn again, either.
