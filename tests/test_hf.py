@@ -117,7 +117,7 @@ def test_a_wrong_model_is_told(name: str, change: str, said: str) -> None:
         ({"target": "hf:tiny-vit", "seq": 8}, "takes images"),
         ({"target": "hf:tiny-gpt2", "seq": 65}, "64 positions"),
         ({"target": "hf:tiny-llama", "seq": 10, "sequence_parallel": 4}, "does not divide"),
-        ({"target": "hf:tiny-gpt2", "lora": Lora()}, "no linear layers"),
+        ({"target": "hf:tiny-gpt2", "lora": Lora(targets=("c_atn",))}, "'c_attn'"),
         ({"target": "hf:tiny-llama", "lora": Lora(targets=("q_prj",))}, "'q_proj'"),
     ],
 )
@@ -145,6 +145,22 @@ def test_only_adapters_are_trained() -> None:
     assert sum(p.numel() for p in trained.values()) == 2 * sum(4 * (a + b) for a, b in shapes)
     only = adapted(Lora(r=4, targets=("q_proj",)), quantized=False)
     assert sum(isinstance(m, Adapted) for m in only.modules()) == 2
+
+
+def test_the_transposed_layers_of_gpt2_are_linear_layers_too() -> None:
+    trained = [p for p in of_gpt2(quantized=False).parameters() if p.requires_grad]
+    shapes = [(32, 96), (32, 32), (32, 128), (128, 32)]  # attention, its output, and both of MLP
+    assert sum(p.numel() for p in trained) == 2 * sum(4 * (a + b) for a, b in shapes)
+    with gcpass.fake_mode():
+        layers = [m for m in of_gpt2(quantized=True).modules() if isinstance(m, Quantized)]
+        made = [tuple(layer(torch.zeros(3, layer.in_features)).shape) for layer in layers]
+    assert made == 2 * [(3, outer) for _, outer in shapes]
+
+
+def of_gpt2(*, quantized: bool) -> nn.Module:
+    model = find_architecture("tiny-gpt2").build()
+    adapt(model, Lora(r=4), quantized=quantized)
+    return model
 
 
 def test_the_adapter_is_what_its_paper_says() -> None:

@@ -22,7 +22,6 @@ from gcpass._workload import Workload
 from gcpass.fx._capture import capture, fake_mode
 from gcpass.fx._costs import Roofline
 from gcpass.fx._hf import Architecture, default_dtype, find_architecture
-from gcpass.fx._lora import adapt
 from gcpass.fx._partitioner import analyze_graph
 from gcpass.fx._prices import check_hardware, find_prices
 
@@ -96,6 +95,8 @@ class Tracer:
             with fake_mode(), default_dtype(dtype):
                 model = architecture.build(depth)
                 if workload.lora is not None or workload.qlora:
+                    from gcpass.fx._lora import adapt  # imports transformers
+
                     adapt(model, workload.lora, quantized=workload.qlora)
                 return model, architecture.inputs(batch, own_seq, dtype)
 
