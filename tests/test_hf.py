@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import warnings
 from dataclasses import replace
 from functools import cache
 from pathlib import Path
@@ -118,6 +119,15 @@ def test_a_wrong_model_is_told(name: str, change: str, said: str) -> None:
         ({"target": "hf:tiny-gpt2", "seq": 65}, "64 positions"),
         ({"target": "hf:tiny-llama", "seq": 10, "sequence_parallel": 4}, "does not divide"),
         ({"target": "hf:tiny-gpt2", "lora": Lora(targets=("c_atn",))}, "'c_attn'"),
+        # What transformers says when it builds the model, and torch when it traces it.
+        ({"target": "hf:tiny-gpt2", "config": ("n_embd=30",)}, "n_embd=30 cannot be built"),
+        ({"target": "hf:tiny-llama", "config": ("hidden_act=gleu",)}, "'gleu'"),
+        (
+            {"target": "hf:tiny-llama", "config": ("num_key_value_heads=3",)},
+            "RuntimeError: Attempting",
+        ),
+        ({"target": "hf:clip"}, "hf:clip cannot be built"),
+        ({"target": "hf:tiny-bert", "config": ("architectures=3",)}, "a list of names"),
         ({"target": "hf:tiny-llama", "lora": Lora(targets=("q_prj",))}, "'q_proj'"),
     ],
 )
@@ -125,6 +135,12 @@ def test_a_workload_that_cannot_be_is_told(options: dict[str, object], said: str
     with pytest.raises(OptionError) as error:
         tracer()(Workload(**options))  # type: ignore[arg-type]
     assert said in str(error.value)
+
+
+def test_what_dynamo_warns_of_is_not_passed_on() -> None:
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        tracer()(Workload("hf:tiny-mixtral", ("num_hidden_layers=1",)))
 
 
 # -- adapters and 4-bit weights ------------------------------------------------------------------

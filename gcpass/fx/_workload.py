@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Iterable, Mapping, Sequence
+import warnings
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from itertools import combinations
 from typing import Any
@@ -12,14 +14,14 @@ import torch
 from torch import nn
 
 from gcpass._depth import Extend, extender
-from gcpass._errors import OptionError
+from gcpass._errors import GcpassError, OptionError
 from gcpass._estimate import Case
 from gcpass._presets import PRESETS
 from gcpass._problem import Problem
 from gcpass._scale import between
 from gcpass._training import Sizes, Unit
 from gcpass._workload import Workload
-from gcpass.fx._capture import capture, fake_mode
+from gcpass.fx._capture import Captured, capture, fake_mode
 from gcpass.fx._costs import Roofline
 from gcpass.fx._hf import Architecture, default_dtype, find_architecture
 from gcpass.fx._partitioner import analyze_graph
@@ -83,7 +85,7 @@ class Tracer:
                 f"{workload.target}: no nn.Module was found whose weights to count; return "
                 "(model, args), or a function that the model is in the closure of"
             )
-        traced = self._trace(fn, args)
+        traced = self._read(capture(fn, args, None, self._codegen))
         return self._case(workload, 1, None, traced, sizes_of(models, args))
 
     def _built(self, workload: Workload) -> Case:
@@ -92,7 +94,7 @@ class Tracer:
         own_seq = (seq or 1) // workload.sequence_parallel
 
         def build(depth: int | None) -> tuple[nn.Module, Sequence[Any]]:
-            with fake_mode(), default_dtype(dtype):
+            with _refusals(workload), fake_mode(), default_dtype(dtype):
                 model = architecture.build(depth)
                 if workload.lora is not None or workload.qlora:
                     from gcpass.fx._lora import adapt  # imports transformers
@@ -100,9 +102,15 @@ class Tracer:
                     adapt(model, workload.lora, quantized=workload.qlora)
                 return model, architecture.inputs(batch, own_seq, dtype)
 
+        def trace(depth: int | None) -> _Traced:
+            model, inputs = build(depth)
+            with _refusals(workload):
+                captured = capture(model, inputs, None, self._codegen)
+            return self._read(captured)
+
         kind = workload.at(0, 0)
         dtype = getattr(torch, workload.dtype)
-        with fake_mode(), default_dtype(dtype):
+        with _refusals(workload), fake_mode(), default_dtype(dtype):
             inputs = architecture.inputs(batch, own_seq, dtype)
         if kind not in self._sizes:
             self._sizes[kind] = sizes_of([build(None)[0]], ())
@@ -110,21 +118,21 @@ class Tracer:
         depth = architecture.depth
         traced = None
         if depth is not None and depth > _SHALLOW + 2:
-            traced = self._trace_shallow(workload.at(0, seq), batch, build, depth)
-        return self._case(workload, batch, seq, traced or self._trace(*build(None)), sizes)
+            traced = self._trace_shallow(workload.at(0, seq), batch, trace, depth)
+        return self._case(workload, batch, seq, traced or trace(None), sizes)
 
     def _trace_shallow(
         self,
         workload: Workload,
         batch: int,
-        build: Callable[[int], tuple[nn.Module, Sequence[Any]]],
+        trace: Callable[[int], _Traced],
         depth: int,
     ) -> _Traced | None:
         """The problem at full depth from one of few layers; None if the layers are not alike."""
         known = self._shallow.setdefault(workload, {})
         small = _made_between(known, batch)
         if small is None:
-            small = known[batch] = self._trace(*build(_SHALLOW))
+            small = known[batch] = trace(_SHALLOW)
         kind = workload.at(0, 0)
         more = depth - _SHALLOW
         extend = self._extenders.get(kind)
@@ -133,15 +141,14 @@ class Tracer:
                 return _Traced(extend(small.problem, more), small.notes)
             except ValueError as error:  # another batch may be wired differently
                 log.debug("layers are compared again: %s", error)
-        extend = extender(small.problem, self._trace(*build(_SHALLOW + 1)).problem)
+        extend = extender(small.problem, trace(_SHALLOW + 1).problem)
         self._extenders[kind] = extend
         if extend is None:
             log.debug("%s: layers are not alike, and all are traced", workload.target)
             return None
         return _Traced(extend(small.problem, more), small.notes)
 
-    def _trace(self, fn: Callable[..., Any], args: Sequence[Any]) -> _Traced:
-        captured = capture(fn, args, None, self._codegen)
+    def _read(self, captured: Captured) -> _Traced:
         analysis = analyze_graph(
             captured.joint, captured.num_fwd_outputs, self._prices, self._codegen
         )
@@ -153,6 +160,34 @@ class Tracer:
         prices = self._prices
         rate = prices.hardware.byte_rate if isinstance(prices, Roofline) else 0.0
         return Case(workload, batch, seq, traced.problem, sizes, traced.notes, rate)
+
+
+@contextmanager
+def _refusals(workload: Workload) -> Iterator[None]:
+    """What transformers and torch say against a model that is built by its name, in one line.
+
+    What Dynamo warns of is transformers' own affair, and nothing is run.
+
+    Raises:
+        OptionError: they raised something.
+    """
+    try:
+        with warnings.catch_warnings():
+            warnings.filterwarnings("ignore", module="torch._dynamo")
+            yield
+    except GcpassError:
+        raise
+    except Exception as error:
+        log.debug("%s", workload.target, exc_info=True)
+        changed = "".join(f" --config {change}" for change in workload.config)
+        reason: BaseException = error
+        if type(error).__module__.startswith("torch._dynamo"):  # wraps what it met, in many lines
+            while met := reason.__cause__ or reason.__context__:
+                reason = met
+        said = f"{type(reason).__name__}: {str(reason).strip().partition(chr(10))[0]}"
+        raise OptionError(
+            f"{workload.target}{changed} cannot be built and traced: {said}"
+        ) from error
 
 
 def _made_between(known: Mapping[int, _Traced], batch: int) -> _Traced | None:
