@@ -223,6 +223,15 @@ def test_a_quantised_weight_takes_four_bits_and_an_eighth() -> None:
     assert sizes_of([layer], ()).whole.weights_nbytes < 4.13 / 8 * 4096**2
 
 
+def test_parameters_in_four_bits_are_counted_as_what_they_stand_for() -> None:
+    plain = find_architecture("tiny-llama").build()
+    both = adapted(Lora(r=4), quantized=True)
+    adapters = sum(p.numel() for n, p in both.named_parameters() if "lora_" in n)
+    expected = sum(p.numel() for p in plain.parameters())
+    assert sizes_of([plain], ()).parameters == expected  # the angles of positions are buffers
+    assert sizes_of([both], ()).parameters == expected + adapters
+
+
 @pytest.mark.parametrize("codegen", ["eager", "inductor"])
 def test_nothing_of_a_dequantised_weight_is_kept(codegen: str) -> None:
     def kept_of_weights_alone(*, qlora: bool) -> int:

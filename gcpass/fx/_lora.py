@@ -53,6 +53,7 @@ class Quantized(nn.Module):
         self.register_buffer("codebook_backward", torch.tensor(_NF4, dtype=torch.float32))
         bias = linear.bias
         self.register_buffer("bias", bias.detach() if isinstance(bias, Tensor) else None)
+        self.packed_parameters = sum(p.numel() for p in linear.parameters())  # no longer parameters
         # Models ask their layers' weights for the data type to convert to.
         self.register_buffer("weight", _weight(linear).new_empty(0))
 

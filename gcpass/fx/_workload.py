@@ -237,6 +237,8 @@ def sizes_of(models: Iterable[nn.Module], inputs: Iterable[Any]) -> Sizes:
     in_blocks = {id(t) for b in blocks for t in (*b.parameters(), *b.buffers())}
     trained = [t for t in held.values() if t.requires_grad]
     units = [_unit((*block.parameters(), *block.buffers())) for block in blocks]
+    modules = {id(part): part for model in models for part in model.modules()}
+    packed = sum(getattr(part, "packed_parameters", 0) for part in modules.values())
     return Sizes(
         whole=_unit(held.values()),
         block=Unit(
@@ -245,7 +247,7 @@ def sizes_of(models: Iterable[nn.Module], inputs: Iterable[Any]) -> Sizes:
         ),
         rest=_unit(t for key, t in held.items() if key not in in_blocks),
         trained=sum(t.numel() for t in trained),
-        parameters=sum(p.numel() for p in held.values()),
+        parameters=sum(t.numel() for t in held.values() if isinstance(t, nn.Parameter)) + packed,
         inputs_nbytes=_total_nbytes(inputs),
     )
 
