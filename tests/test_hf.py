@@ -232,6 +232,14 @@ def test_parameters_in_four_bits_are_counted_as_what_they_stand_for() -> None:
     assert sizes_of([both], ()).parameters == expected + adapters
 
 
+def test_that_experts_are_not_in_four_bits_is_said() -> None:
+    one_layer = ("num_hidden_layers=1",)
+    notes = tracer()(Workload("hf:tiny-mixtral", one_layer, qlora=True)).notes
+    # Four experts, each 32 x 32 three times, in two bytes.
+    assert any(note.startswith("24.0 KiB of weights are those of experts") for note in notes)
+    assert not tracer()(Workload("hf:tiny-llama", one_layer, qlora=True)).notes
+
+
 @pytest.mark.parametrize("codegen", ["eager", "inductor"])
 def test_nothing_of_a_dequantised_weight_is_kept(codegen: str) -> None:
     def kept_of_weights_alone(*, qlora: bool) -> int:

@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import logging
-import warnings
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import combinations
 from typing import Any
@@ -14,18 +12,20 @@ import torch
 from torch import nn
 
 from gcpass._depth import Extend, extender
-from gcpass._errors import GcpassError, OptionError
+from gcpass._errors import OptionError
 from gcpass._estimate import Case
 from gcpass._presets import PRESETS
 from gcpass._problem import Problem
 from gcpass._scale import between
 from gcpass._training import Sizes, Unit
+from gcpass._units import format_bytes
 from gcpass._workload import Workload
 from gcpass.fx._capture import Captured, capture, fake_mode
 from gcpass.fx._costs import Roofline
 from gcpass.fx._hf import Architecture, default_dtype, find_architecture
 from gcpass.fx._partitioner import analyze_graph
 from gcpass.fx._prices import check_hardware, find_prices
+from gcpass.fx._refusals import refusals
 
 log = logging.getLogger("gcpass")
 
@@ -63,6 +63,7 @@ class Tracer:
         self._extenders: dict[Workload, Extend | None] = {}
         self._shallow: dict[Workload, dict[int, _Traced]] = {}  # by batch
         self._sizes: dict[Workload, Sizes] = {}
+        self._unpacked: dict[Workload, tuple[str, ...]] = {}  # notes on weights that QLoRA leaves
         self._made: dict[Workload, Case] = {}
 
     def __call__(self, workload: Workload) -> Case:
@@ -94,7 +95,7 @@ class Tracer:
         own_seq = (seq or 1) // workload.sequence_parallel
 
         def build(depth: int | None) -> tuple[nn.Module, Sequence[Any]]:
-            with _refusals(workload), fake_mode(), default_dtype(dtype):
+            with refusals(workload), fake_mode(), default_dtype(dtype):
                 model = architecture.build(depth)
                 if workload.lora is not None or workload.qlora:
                     from gcpass.fx._lora import adapt  # imports transformers
@@ -104,22 +105,26 @@ class Tracer:
 
         def trace(depth: int | None) -> _Traced:
             model, inputs = build(depth)
-            with _refusals(workload):
+            with refusals(workload):
                 captured = capture(model, inputs, None, self._codegen)
             return self._read(captured)
 
         kind = workload.at(0, 0)
         dtype = getattr(torch, workload.dtype)
-        with _refusals(workload), fake_mode(), default_dtype(dtype):
+        with refusals(workload), fake_mode(), default_dtype(dtype):
             inputs = architecture.inputs(batch, own_seq, dtype)
         if kind not in self._sizes:
-            self._sizes[kind] = sizes_of([build(None)[0]], ())
+            model = build(None)[0]
+            self._sizes[kind] = sizes_of([model], ())
+            self._unpacked[kind] = _unpacked(model) if workload.qlora else ()
         sizes = replace(self._sizes[kind], inputs_nbytes=_total_nbytes(inputs))
         depth = architecture.depth
         traced = None
         if depth is not None and depth > _SHALLOW + 2:
             traced = self._trace_shallow(workload.at(0, seq), batch, trace, depth)
-        return self._case(workload, batch, seq, traced or trace(None), sizes)
+        traced = traced or trace(None)
+        traced = replace(traced, notes=(*traced.notes, *self._unpacked[kind]))
+        return self._case(workload, batch, seq, traced, sizes)
 
     def _trace_shallow(
         self,
@@ -162,34 +167,6 @@ class Tracer:
         return Case(workload, batch, seq, traced.problem, sizes, traced.notes, rate)
 
 
-@contextmanager
-def _refusals(workload: Workload) -> Iterator[None]:
-    """What transformers and torch say against a model that is built by its name, in one line.
-
-    What Dynamo warns of is transformers' own affair, and nothing is run.
-
-    Raises:
-        OptionError: they raised something.
-    """
-    try:
-        with warnings.catch_warnings():
-            warnings.filterwarnings("ignore", module="torch._dynamo")
-            yield
-    except GcpassError:
-        raise
-    except Exception as error:
-        log.debug("%s", workload.target, exc_info=True)
-        changed = "".join(f" --config {change}" for change in workload.config)
-        reason: BaseException = error
-        if type(error).__module__.startswith("torch._dynamo"):  # wraps what it met, in many lines
-            while met := reason.__cause__ or reason.__context__:
-                reason = met
-        said = f"{type(reason).__name__}: {str(reason).strip().partition(chr(10))[0]}"
-        raise OptionError(
-            f"{workload.target}{changed} cannot be built and traced: {said}"
-        ) from error
-
-
 def _made_between(known: Mapping[int, _Traced], batch: int) -> _Traced | None:
     """The problem at a batch between traced ones; None if it cannot be made of them."""
     for low, middle, high in combinations(sorted(known), 3):
@@ -198,6 +175,17 @@ def _made_between(known: Mapping[int, _Traced], batch: int) -> _Traced | None:
             if make is not None:
                 return _Traced(make(batch), known[low].notes)
     return None
+
+
+def _unpacked(model: nn.Module) -> tuple[str, ...]:
+    """What to say of experts that are one parameter together, as transformers holds them."""
+    nbytes = sum(p.numel() * p.element_size() for p in model.parameters() if p.dim() == 3)
+    if not nbytes:
+        return ()
+    return (
+        f"{format_bytes(nbytes)} of weights are those of experts, which are no linear layers: they "
+        "are not held in 4 bits, and get no adapters",
+    )
 
 
 def sequence_length(workload: Workload, architecture: Architecture) -> int | None:
