@@ -57,7 +57,7 @@ class Sizes:
         block: the largest of its repeated blocks; empty if it has none.
         rest: what is in no block.
         trained: how many parameters are trained.
-        parameters: how many there are; each packed 4-bit weight counts as one.
+        parameters: how many there are, those that are held in 4 bits too; buffers are none.
         inputs_nbytes: of the step's inputs.
     """
 

@@ -187,6 +187,18 @@ def test_explain_prints_the_folded_table(
     assert saved > 0 and "−" in text
 
 
+def test_on_a_narrow_terminal_no_word_of_a_decision_is_broken(
+    plan: gcpass.Plan, stored: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("COLUMNS", "80")
+    text = run("explain", stored)
+    decisions = text[text.index("op, module, why") :]
+    assert max(map(len, decisions.splitlines())) <= 80
+    words = set(decisions.split())
+    for row in fold(plan.rows()):
+        assert {row.decision, row.target, *row.why.split()} <= words
+
+
 def test_explain_tells_all_about_one_op(plan: gcpass.Plan, stored: Path) -> None:
     row = next(r for r in plan.rows() if r.decision == "recomputed" and r.recompute_seconds)
     text = run("explain", stored, "--op", row.op)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import warnings
 from dataclasses import replace
 from functools import cache
 from pathlib import Path
@@ -117,7 +118,16 @@ def test_a_wrong_model_is_told(name: str, change: str, said: str) -> None:
         ({"target": "hf:tiny-vit", "seq": 8}, "takes images"),
         ({"target": "hf:tiny-gpt2", "seq": 65}, "64 positions"),
         ({"target": "hf:tiny-llama", "seq": 10, "sequence_parallel": 4}, "does not divide"),
-        ({"target": "hf:tiny-gpt2", "lora": Lora()}, "no linear layers"),
+        ({"target": "hf:tiny-gpt2", "lora": Lora(targets=("c_atn",))}, "'c_attn'"),
+        # What transformers says when it builds the model, and torch when it traces it.
+        ({"target": "hf:tiny-gpt2", "config": ("n_embd=30",)}, "n_embd=30 cannot be built"),
+        ({"target": "hf:tiny-llama", "config": ("hidden_act=gleu",)}, "'gleu'"),
+        (
+            {"target": "hf:tiny-llama", "config": ("num_key_value_heads=3",)},
+            "RuntimeError: Attempting",
+        ),
+        ({"target": "hf:clip"}, "hf:clip cannot be built"),
+        ({"target": "hf:tiny-bert", "config": ("architectures=3",)}, "a list of names"),
         ({"target": "hf:tiny-llama", "lora": Lora(targets=("q_prj",))}, "'q_proj'"),
     ],
 )
@@ -125,6 +135,12 @@ def test_a_workload_that_cannot_be_is_told(options: dict[str, object], said: str
     with pytest.raises(OptionError) as error:
         tracer()(Workload(**options))  # type: ignore[arg-type]
     assert said in str(error.value)
+
+
+def test_what_dynamo_warns_of_is_not_passed_on() -> None:
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        tracer()(Workload("hf:tiny-mixtral", ("num_hidden_layers=1",)))
 
 
 # -- adapters and 4-bit weights ------------------------------------------------------------------
@@ -145,6 +161,22 @@ def test_only_adapters_are_trained() -> None:
     assert sum(p.numel() for p in trained.values()) == 2 * sum(4 * (a + b) for a, b in shapes)
     only = adapted(Lora(r=4, targets=("q_proj",)), quantized=False)
     assert sum(isinstance(m, Adapted) for m in only.modules()) == 2
+
+
+def test_the_transposed_layers_of_gpt2_are_linear_layers_too() -> None:
+    trained = [p for p in of_gpt2(quantized=False).parameters() if p.requires_grad]
+    shapes = [(32, 96), (32, 32), (32, 128), (128, 32)]  # attention, its output, and both of MLP
+    assert sum(p.numel() for p in trained) == 2 * sum(4 * (a + b) for a, b in shapes)
+    with gcpass.fake_mode():
+        layers = [m for m in of_gpt2(quantized=True).modules() if isinstance(m, Quantized)]
+        made = [tuple(layer(torch.zeros(3, layer.in_features)).shape) for layer in layers]
+    assert made == 2 * [(3, outer) for _, outer in shapes]
+
+
+def of_gpt2(*, quantized: bool) -> nn.Module:
+    model = find_architecture("tiny-gpt2").build()
+    adapt(model, Lora(r=4), quantized=quantized)
+    return model
 
 
 def test_the_adapter_is_what_its_paper_says() -> None:
@@ -189,6 +221,23 @@ def test_a_quantised_weight_takes_four_bits_and_an_eighth() -> None:
     bits = 8 * sum(t.numel() * t.element_size() for t in held) / 4096**2
     assert bits == pytest.approx(4.127, abs=5e-4)  # Dettmers et al. 2023, section 3
     assert sizes_of([layer], ()).whole.weights_nbytes < 4.13 / 8 * 4096**2
+
+
+def test_parameters_in_four_bits_are_counted_as_what_they_stand_for() -> None:
+    plain = find_architecture("tiny-llama").build()
+    both = adapted(Lora(r=4), quantized=True)
+    adapters = sum(p.numel() for n, p in both.named_parameters() if "lora_" in n)
+    expected = sum(p.numel() for p in plain.parameters())
+    assert sizes_of([plain], ()).parameters == expected  # the angles of positions are buffers
+    assert sizes_of([both], ()).parameters == expected + adapters
+
+
+def test_that_experts_are_not_in_four_bits_is_said() -> None:
+    one_layer = ("num_hidden_layers=1",)
+    notes = tracer()(Workload("hf:tiny-mixtral", one_layer, qlora=True)).notes
+    # Four experts, each 32 x 32 three times, in two bytes.
+    assert any(note.startswith("24.0 KiB of weights are those of experts") for note in notes)
+    assert not tracer()(Workload("hf:tiny-llama", one_layer, qlora=True)).notes
 
 
 @pytest.mark.parametrize("codegen", ["eager", "inductor"])

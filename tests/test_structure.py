@@ -54,7 +54,7 @@ FX_ORDER = (
     ("_costs", "_workspaces"),
     ("_timed",),
     ("_calibrate", "_prices"),
-    ("_hf", "_lora"),
+    ("_hf", "_lora", "_refusals"),
     ("_options",),
     ("_analyze",),
     ("_ruling",),

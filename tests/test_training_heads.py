@@ -11,6 +11,7 @@ from torch import nn
 
 from gcpass._errors import OptionError
 from gcpass._estimate import Case, Estimate, estimate
+from gcpass._report._training import verdict
 from gcpass._training import (
     Device,
     Sizes,
@@ -32,6 +33,11 @@ PLENTY = Device(2**40, 0)
 def trace(**options: object) -> Case:
     tracer = Tracer("h100", "eager", lambda target: pytest.fail(target))
     return tracer(Workload("hf:tiny-llama", batch=2, dtype="float32", **options))  # type: ignore[arg-type]
+
+
+def trace_fused() -> Case:
+    tracer = Tracer("h100", "inductor", lambda target: pytest.fail(target))
+    return tracer(Workload("hf:tiny-llama", batch=64))
 
 
 @pytest.fixture(scope="module")
@@ -152,6 +158,14 @@ def test_where_there_is_room_nothing_is_recomputed(case: Case) -> None:
     made = tight(case, 1.0)
     assert made.fits and made.is_free and made.overhead == 0
     assert made.best.plan is not None and made.best.plan.recompute_seconds == 0
+    assert "No recomputation is needed (" in verdict(made)
+
+
+def test_what_is_recomputed_without_need_is_said_to_be_faster() -> None:
+    made = estimate(trace_fused(), Training(), PLENTY)
+    assert made.is_free and made.best.plan is not None and made.best.plan.recompute_ratio > 0
+    assert made.best.step_seconds < made.keeping_all.step_seconds
+    assert "what gcpass recomputes is faster than keeping it" in verdict(made)
 
 
 def test_where_there_is_less_the_cheapest_plan_fits(case: Case) -> None:

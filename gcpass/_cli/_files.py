@@ -61,6 +61,11 @@ def _load(target: str) -> tuple[Callable[..., Any], Sequence[Any]]:
     where, _, name = target.rpartition(":")
     if not where or not name:
         raise OptionError(f"{target!r} is not MODULE:CALLABLE, such as train.py:step")
+    if where == "hf":
+        raise OptionError(
+            f"{target}: gcpass plan and gcpass fit build models by name; here, give a function "
+            "that returns (fn, args), such as train.py:step"
+        )
     module = _load_module(where)
     build = getattr(module, name, None)
     if not callable(build):

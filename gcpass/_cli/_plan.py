@@ -70,6 +70,26 @@ def plan(
     given = [name for name, value in of_a_plan.items() if value is not None]
     if on_a_device and given:
         raise OptionError(f"{given[0]} is of a plan; here the device's memory decides")
+    of_a_device = {
+        "--config": config,
+        "--batch": batch,
+        "--seq": seq,
+        "--dtype": dtype != "bf16",
+        "--lora": lora,
+        "--qlora": qlora,
+        "--sequence-parallel": sequence_parallel != 1,
+        "--optimizer": optimizer != "adamw",
+        "--master-weights": master_weights,
+        "--zero": zero,
+        "--world-size": world_size != 1,
+        "--reserve": reserve,
+    }
+    given = [name for name, value in of_a_device.items() if value]
+    if given and not on_a_device:
+        raise OptionError(
+            f"{given[0]} says how a model trains on a device, and {target} is only planned: give "
+            "--device-memory, too, or write hf:NAME"
+        )
     rules = read_rules(rule)
     bound = parse_budget(budget, where="--budget")
     check_writable(json, "--json")

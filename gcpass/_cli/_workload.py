@@ -73,22 +73,19 @@ def read(
         for name, value in given.items():
             if value:
                 raise OptionError(f"{name} is for models that gcpass builds (hf:), not {target}")
-    hardware = _accelerator() if hardware == "auto" else hardware
-    return Asked(
-        Workload(
-            target=target,
-            config=tuple(config or ()),
-            batch=batch,
-            seq=seq,
-            dtype=parse_dtype(dtype),
-            lora=parse_lora(lora),
-            qlora=qlora,
-            sequence_parallel=sequence_parallel,
-        ),
-        Training(optimizer, master_weights, zero, world_size),
-        _device(device_memory, reserve, hardware),
-        hardware,
+    workload = Workload(
+        target=target,
+        config=tuple(config or ()),
+        batch=batch,
+        seq=seq,
+        dtype=parse_dtype(dtype),
+        lora=parse_lora(lora),
+        qlora=qlora,
+        sequence_parallel=sequence_parallel,
     )
+    training = Training(optimizer, master_weights, zero, world_size)
+    hardware = _accelerator() if hardware == "auto" else hardware  # imports torch: seconds
+    return Asked(workload, training, _device(device_memory, reserve, hardware), hardware)
 
 
 def _accelerator() -> str:

@@ -4,13 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 
-from rich.console import RenderableType
+from rich.console import Console, ConsoleOptions, RenderableType, RenderResult
 from rich.table import Table
 from rich.text import Text
 
 from gcpass._explain import Row
 from gcpass._plan import Plan
 from gcpass._units import format_bytes, format_seconds
+
+_WIDE = 120  # columns of a terminal in which every column of the decisions has room for words
 
 
 def plan_tables(plan: Plan, rows: Sequence[Row]) -> Iterator[RenderableType]:
@@ -20,7 +22,7 @@ def plan_tables(plan: Plan, rows: Sequence[Row]) -> Iterator[RenderableType]:
     yield Text(f"\nat the peak, {where}:")
     yield _peak_table(plan)
     yield Text("")
-    yield _decision_table(rows) if rows else Text("The plan's file holds no decisions.")
+    yield _Decisions(rows) if rows else Text("The plan's file holds no decisions.")
     for note in plan.notes:
         yield Text(f"note: {note}", style="yellow")
 
@@ -73,23 +75,40 @@ def _peak_table(plan: Plan) -> Table:
     return table
 
 
-def _decision_table(rows: Sequence[Row]) -> Table:
-    table = Table(box=None, pad_edge=False)
-    for name in ("decision", "op", "module or source"):
-        table.add_column(name, overflow="fold")
-    for name in ("values", "size", "at the peak", "to recompute"):
-        table.add_column(name, justify="right", no_wrap=True)
-    table.add_column("why", overflow="fold")
-    for row in sorted(rows, key=lambda r: -r.nbytes):
-        sign = "−" if row.decision == "recomputed" else ""
-        table.add_row(
-            row.decision,
-            Text(row.target),
-            Text(row.module or row.source or "-"),
-            f"{row.count:,}",
-            format_bytes(row.nbytes),
-            f"{sign}{format_bytes(row.peak_bytes)}" if row.peak_bytes else "-",
-            format_seconds(row.recompute_seconds) if row.recompute_seconds else "-",
-            Text(row.why),
-        )
-    return table
+class _Decisions:
+    """The folded decisions, largest first; on a narrow terminal op, module and why share a column.
+
+    Args:
+        rows: the decisions.
+    """
+
+    def __init__(self, rows: Sequence[Row]) -> None:
+        self._rows = sorted(rows, key=lambda row: -row.nbytes)
+
+    def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
+        yield self._table(narrow=options.max_width < _WIDE)
+
+    def _table(self, *, narrow: bool) -> Table:
+        table = Table(box=None, pad_edge=False)
+        table.add_column("decision", no_wrap=True)
+        words = ("op, module, why",) if narrow else ("op", "module or source")
+        for name in words:
+            table.add_column(name, overflow="fold")
+        for name in ("values", "size", "at the peak", "to recompute"):
+            table.add_column(name, justify="right", no_wrap=True)
+        if not narrow:
+            table.add_column("why", overflow="fold")
+        for row in self._rows:
+            said = [Text(row.target), Text(row.module or row.source or "-"), Text(row.why)]
+            first = [Text("\n").join(said)] if narrow else said[:2]
+            sign = "−" if row.decision == "recomputed" else ""
+            table.add_row(
+                row.decision,
+                *first,
+                f"{row.count:,}",
+                format_bytes(row.nbytes),
+                f"{sign}{format_bytes(row.peak_bytes)}" if row.peak_bytes else "-",
+                format_seconds(row.recompute_seconds) if row.recompute_seconds else "-",
+                *([] if narrow else said[2:]),
+            )
+        return table

@@ -75,10 +75,13 @@ def headline(of: Estimate, *, sized: bool = True) -> str:
 def verdict(of: Estimate) -> str:
     """Whether it fits, at what cost, and how far from the best that may be."""
     reserve = f"{format_bytes(of.device.reserve_nbytes)} of the device are left free"
-    if of.is_free:
-        return f"Fits. No recomputation is needed, and none costs anything ({reserve})."
     plan = of.best.plan
     assert plan is not None
+    if of.is_free:
+        faster = (
+            "; what gcpass recomputes is faster than keeping it" if plan.recompute_ratio else ""
+        )
+        return f"Fits. No recomputation is needed{faster} ({reserve})."
     assert of.best.heads is not None
     if of.fits:
         least = (

@@ -153,7 +153,10 @@ def find_architecture(name: str, changes: Sequence[str] = ()) -> Architecture:
         if "=" in change:
             key, _, text = change.partition("=")
             values[key] = _checked(name, key.strip(), text.strip(), defaults)
-    kind = _kind(name, model_type, values.pop("architectures", None))
+    architectures = values.pop("architectures", None)
+    if architectures is not None and not isinstance(architectures, (list, tuple)):
+        raise OptionError(f"--config architectures={architectures} must be a list of names")
+    kind = _kind(name, model_type, architectures)
     for dropout in _ATTENTION_DROPOUTS:
         if hasattr(defaults, dropout):
             values[dropout] = 0.0

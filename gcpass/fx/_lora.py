@@ -18,6 +18,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 from torch.nn import functional
+from transformers.pytorch_utils import Conv1D
 
 from gcpass._errors import OptionError, did_you_mean
 from gcpass._workload import Lora
@@ -36,9 +37,9 @@ class Quantized(nn.Module):
         linear: the layer whose shape it has; its weight is not looked at.
     """
 
-    def __init__(self, linear: nn.Linear) -> None:
+    def __init__(self, linear: nn.Module) -> None:
         super().__init__()
-        self.out_features, self.in_features = linear.weight.shape
+        self.in_features, self.out_features = _features(linear)
         weights = self.out_features * self.in_features
         scales = math.ceil(weights / _BLOCK)
         self.register_buffer("packed", torch.zeros(math.ceil(weights / 2), dtype=torch.uint8))
@@ -50,9 +51,11 @@ class Quantized(nn.Module):
         self.register_buffer("superscales_backward", torch.zeros(supers, dtype=torch.float32))
         self.register_buffer("codebook", torch.tensor(_NF4, dtype=torch.float32))
         self.register_buffer("codebook_backward", torch.tensor(_NF4, dtype=torch.float32))
-        self.register_buffer("bias", None if linear.bias is None else linear.bias.detach())
+        bias = linear.bias
+        self.register_buffer("bias", bias.detach() if isinstance(bias, Tensor) else None)
+        self.packed_parameters = sum(p.numel() for p in linear.parameters())  # no longer parameters
         # Models ask their layers' weights for the data type to convert to.
-        self.register_buffer("weight", linear.weight.new_empty(0))
+        self.register_buffer("weight", _weight(linear).new_empty(0))
 
     def forward(self, x: Tensor) -> Tensor:
         """x: [..., in_features]; the result is [..., out_features]."""
@@ -133,21 +136,20 @@ def dequantize(
 class Adapted(nn.Module):
     """A frozen layer and its low-rank adapter."""
 
-    def __init__(self, base: nn.Module, like: nn.Linear, lora: Lora) -> None:
+    def __init__(self, base: nn.Module, like: nn.Module, lora: Lora) -> None:
         super().__init__()
         self.base = base
-        kind = {"bias": False, "dtype": like.weight.dtype}
-        self.lora_a = nn.Linear(like.in_features, lora.r, **kind)
-        self.lora_b = nn.Linear(lora.r, like.out_features, **kind)
+        inner, outer = _features(like)
+        dtype = _weight(like).dtype
+        self.lora_a = nn.Linear(inner, lora.r, bias=False, dtype=dtype)
+        self.lora_b = nn.Linear(lora.r, outer, bias=False, dtype=dtype)
         self.scaling = lora.alpha / lora.r
         self.dropout = nn.Dropout(lora.dropout)
 
     @property
     def weight(self) -> Tensor:
         """The layer's own, for models that ask for its data type."""
-        weight = self.base.weight
-        assert isinstance(weight, Tensor)
-        return weight
+        return _weight(self.base)
 
     def forward(self, x: Tensor) -> Tensor:
         """x: [..., in_features]; the result is [..., out_features]."""
@@ -160,7 +162,7 @@ def adapt(model: nn.Module, lora: Lora | None, *, quantized: bool) -> None:
     The output layer is neither adapted nor quantised, as QLoRA has it.
 
     Args:
-        model: with linear layers.
+        model: with linear layers, of torch or of transformers (`Conv1D`, which is GPT-2's).
         lora: the adapters' settings; None only if the weights are to be quantised.
         quantized: whether the layers' weights are held in 4 bits.
 
@@ -172,7 +174,7 @@ def adapt(model: nn.Module, lora: Lora | None, *, quantized: bool) -> None:
     linears = {
         name: layer
         for name, layer in model.named_modules()
-        if isinstance(layer, nn.Linear) and layer is not head
+        if _is_linear(layer) and layer is not head
     }
     targets = [n for n in linears if not lora.targets or n.rpartition(".")[2] in lora.targets]
     if not targets:
@@ -181,7 +183,7 @@ def adapt(model: nn.Module, lora: Lora | None, *, quantized: bool) -> None:
         raise OptionError(
             f"--lora targets={asked}: no linear layer is called that; {did_you_mean(asked, known)}"
             if known
-            else "--lora: the model has no linear layers to adapt"
+            else "--lora, --qlora: the model has no linear layers to adapt"
         )
     for parameter in model.parameters():
         parameter.requires_grad_(False)
@@ -193,6 +195,22 @@ def adapt(model: nn.Module, lora: Lora | None, *, quantized: bool) -> None:
             name.rpartition(".")[2],
             Adapted(base, layer, lora) if name in targets else base,
         )
+
+
+def _is_linear(layer: nn.Module) -> bool:
+    return isinstance(layer, (nn.Linear, Conv1D))
+
+
+def _weight(layer: nn.Module) -> Tensor:
+    weight = layer.weight
+    assert isinstance(weight, Tensor)
+    return weight
+
+
+def _features(layer: nn.Module) -> tuple[int, int]:
+    """Of inputs and of outputs."""
+    rows, columns = _weight(layer).shape
+    return (rows, columns) if isinstance(layer, Conv1D) else (columns, rows)
 
 
 def _head(model: nn.Module) -> nn.Module | None:

@@ -18,13 +18,14 @@ from gcpass._presets import PRESETS
 from gcpass._problem import Problem
 from gcpass._scale import between
 from gcpass._training import Sizes, Unit
+from gcpass._units import format_bytes
 from gcpass._workload import Workload
-from gcpass.fx._capture import capture, fake_mode
+from gcpass.fx._capture import Captured, capture, fake_mode
 from gcpass.fx._costs import Roofline
 from gcpass.fx._hf import Architecture, default_dtype, find_architecture
-from gcpass.fx._lora import adapt
 from gcpass.fx._partitioner import analyze_graph
 from gcpass.fx._prices import check_hardware, find_prices
+from gcpass.fx._refusals import refusals
 
 log = logging.getLogger("gcpass")
 
@@ -62,6 +63,7 @@ class Tracer:
         self._extenders: dict[Workload, Extend | None] = {}
         self._shallow: dict[Workload, dict[int, _Traced]] = {}  # by batch
         self._sizes: dict[Workload, Sizes] = {}
+        self._unpacked: dict[Workload, tuple[str, ...]] = {}  # notes on weights that QLoRA leaves
         self._made: dict[Workload, Case] = {}
 
     def __call__(self, workload: Workload) -> Case:
@@ -84,7 +86,7 @@ class Tracer:
                 f"{workload.target}: no nn.Module was found whose weights to count; return "
                 "(model, args), or a function that the model is in the closure of"
             )
-        traced = self._trace(fn, args)
+        traced = self._read(capture(fn, args, None, self._codegen))
         return self._case(workload, 1, None, traced, sizes_of(models, args))
 
     def _built(self, workload: Workload) -> Case:
@@ -93,37 +95,49 @@ class Tracer:
         own_seq = (seq or 1) // workload.sequence_parallel
 
         def build(depth: int | None) -> tuple[nn.Module, Sequence[Any]]:
-            with fake_mode(), default_dtype(dtype):
+            with refusals(workload), fake_mode(), default_dtype(dtype):
                 model = architecture.build(depth)
                 if workload.lora is not None or workload.qlora:
+                    from gcpass.fx._lora import adapt  # imports transformers
+
                     adapt(model, workload.lora, quantized=workload.qlora)
                 return model, architecture.inputs(batch, own_seq, dtype)
 
+        def trace(depth: int | None) -> _Traced:
+            model, inputs = build(depth)
+            with refusals(workload):
+                captured = capture(model, inputs, None, self._codegen)
+            return self._read(captured)
+
         kind = workload.at(0, 0)
         dtype = getattr(torch, workload.dtype)
-        with fake_mode(), default_dtype(dtype):
+        with refusals(workload), fake_mode(), default_dtype(dtype):
             inputs = architecture.inputs(batch, own_seq, dtype)
         if kind not in self._sizes:
-            self._sizes[kind] = sizes_of([build(None)[0]], ())
+            model = build(None)[0]
+            self._sizes[kind] = sizes_of([model], ())
+            self._unpacked[kind] = _unpacked(model) if workload.qlora else ()
         sizes = replace(self._sizes[kind], inputs_nbytes=_total_nbytes(inputs))
         depth = architecture.depth
         traced = None
         if depth is not None and depth > _SHALLOW + 2:
-            traced = self._trace_shallow(workload.at(0, seq), batch, build, depth)
-        return self._case(workload, batch, seq, traced or self._trace(*build(None)), sizes)
+            traced = self._trace_shallow(workload.at(0, seq), batch, trace, depth)
+        traced = traced or trace(None)
+        traced = replace(traced, notes=(*traced.notes, *self._unpacked[kind]))
+        return self._case(workload, batch, seq, traced, sizes)
 
     def _trace_shallow(
         self,
         workload: Workload,
         batch: int,
-        build: Callable[[int], tuple[nn.Module, Sequence[Any]]],
+        trace: Callable[[int], _Traced],
         depth: int,
     ) -> _Traced | None:
         """The problem at full depth from one of few layers; None if the layers are not alike."""
         known = self._shallow.setdefault(workload, {})
         small = _made_between(known, batch)
         if small is None:
-            small = known[batch] = self._trace(*build(_SHALLOW))
+            small = known[batch] = trace(_SHALLOW)
         kind = workload.at(0, 0)
         more = depth - _SHALLOW
         extend = self._extenders.get(kind)
@@ -132,15 +146,14 @@ class Tracer:
                 return _Traced(extend(small.problem, more), small.notes)
             except ValueError as error:  # another batch may be wired differently
                 log.debug("layers are compared again: %s", error)
-        extend = extender(small.problem, self._trace(*build(_SHALLOW + 1)).problem)
+        extend = extender(small.problem, trace(_SHALLOW + 1).problem)
         self._extenders[kind] = extend
         if extend is None:
             log.debug("%s: layers are not alike, and all are traced", workload.target)
             return None
         return _Traced(extend(small.problem, more), small.notes)
 
-    def _trace(self, fn: Callable[..., Any], args: Sequence[Any]) -> _Traced:
-        captured = capture(fn, args, None, self._codegen)
+    def _read(self, captured: Captured) -> _Traced:
         analysis = analyze_graph(
             captured.joint, captured.num_fwd_outputs, self._prices, self._codegen
         )
@@ -162,6 +175,17 @@ def _made_between(known: Mapping[int, _Traced], batch: int) -> _Traced | None:
             if make is not None:
                 return _Traced(make(batch), known[low].notes)
     return None
+
+
+def _unpacked(model: nn.Module) -> tuple[str, ...]:
+    """What to say of experts that are one parameter together, as transformers holds them."""
+    nbytes = sum(p.numel() * p.element_size() for p in model.parameters() if p.dim() == 3)
+    if not nbytes:
+        return ()
+    return (
+        f"{format_bytes(nbytes)} of weights are those of experts, which are no linear layers: they "
+        "are not held in 4 bits, and get no adapters",
+    )
 
 
 def sequence_length(workload: Workload, architecture: Architecture) -> int | None:
@@ -201,6 +225,8 @@ def sizes_of(models: Iterable[nn.Module], inputs: Iterable[Any]) -> Sizes:
     in_blocks = {id(t) for b in blocks for t in (*b.parameters(), *b.buffers())}
     trained = [t for t in held.values() if t.requires_grad]
     units = [_unit((*block.parameters(), *block.buffers())) for block in blocks]
+    modules = {id(part): part for model in models for part in model.modules()}
+    packed = sum(getattr(part, "packed_parameters", 0) for part in modules.values())
     return Sizes(
         whole=_unit(held.values()),
         block=Unit(
@@ -209,7 +235,7 @@ def sizes_of(models: Iterable[nn.Module], inputs: Iterable[Any]) -> Sizes:
         ),
         rest=_unit(t for key, t in held.items() if key not in in_blocks),
         trained=sum(t.numel() for t in trained),
-        parameters=sum(p.numel() for p in held.values()),
+        parameters=sum(t.numel() for t in held.values() if isinstance(t, nn.Parameter)) + packed,
         inputs_nbytes=_total_nbytes(inputs),
     )
 
