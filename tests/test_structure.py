@@ -45,7 +45,7 @@ ORDER = (
     ("__main__",),
 )
 FX_ORDER = (
-    ("_fusions", "_generated"),
+    ("_correction", "_fusions", "_generated"),
     ("_compat",),
     ("_compat_inductor", "_meta"),
     ("_random", "_sums"),
