@@ -4,7 +4,8 @@ The corners of the lower hull of (bytes kept, time) are the best plans at their 
 nothing of the peak, but at high budgets little else decides. Between two corners the layers of a
 deep model flip all at once. Taking the smaller corner's choice for what comes before some position,
 and the faster one's for what comes after, flips them one by one: early layers are recomputed first,
-for their backward comes last, when little else is alive.
+for their backward comes last, when little else is alive. Or by what each part frees of the peak
+(`gcpass._solvers._parts`).
 """
 
 from __future__ import annotations
@@ -15,6 +16,7 @@ from itertools import pairwise
 from gcpass._evaluate import Evaluation, Evaluator
 from gcpass._solvers._cut import CutNetwork
 from gcpass._solvers._hull import hull
+from gcpass._solvers._parts import exchanged
 from gcpass._solvers._solution import Found
 
 _CORNERS, _OPS = 40, 20_000  # corners at most, and ops cut for them
@@ -55,6 +57,8 @@ def between_corners(evaluator: Evaluator, budget: int) -> list[Found]:
         for fast, small in pairwise(corners(evaluator)[::stride]):
             if small[1].peak_nbytes <= budget < fast[1].peak_nbytes:
                 found += _between(evaluator, fast[0], small[0], budget)
+                evaluations = _EVALUATED // len(evaluator.problem.ops)
+                found += exchanged(evaluator, fast, small, budget, evaluations)
     return found
 
 
