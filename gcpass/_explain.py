@@ -185,7 +185,7 @@ class _Explainer:
         elif self._bounded:
             why = "frees memory at other full moments"
         else:
-            why = "faster with what needs it than keeping them"
+            why = "takes next to no time"
         nbytes = sum(problem.storages[s].nbytes for s in problem.produced[op])
         return self._row(op, nbytes, "recomputed", why, time, at_peak, forced)
 

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 from gcpass._evaluate import Evaluator
-from gcpass._problem import Op, Phase, Problem, Storage
+from gcpass._problem import Kernel, Op, Phase, Problem, Storage
+from gcpass._solvers import find_solver
 from gcpass._solvers._corners import _between
 from gcpass._solvers._parts import exchanged, parts
 
@@ -72,3 +75,40 @@ def test_nothing_is_flipped_where_too_few_evaluations_are_left() -> None:
     evaluator = Evaluator(PROBLEM)
     fast, small = ((kept, evaluator.evaluate(kept)) for kept in (FAST, SMALL))
     assert not exchanged(evaluator, fast, small, fast[1].peak_nbytes - 60, 2)
+
+
+# -- without a budget ------------------------------------------------------------------------------
+
+
+def wide(price: int) -> Problem:
+    """Two slim values of 10 B that the backward reads, recomputed for ``price``, in a step of 2000.
+
+    Each is made from a kept value of 1 B; the peak is the last op's, while both are alive.
+    """
+    ops = [Op("x", "input", Phase.INPUT, (), (0,))]
+    sizes = [1]
+
+    def add(phase: Phase, reads: tuple[int, ...], nbytes: int, time: int, kernel: Kernel) -> int:
+        index = len(ops)
+        ops.append(Op(f"o{index}", "f", phase, reads, (index,), time, kernel=kernel))
+        sizes.append(nbytes)
+        return index
+
+    base = add(Phase.FORWARD, (0,), 1, 1000, Kernel.EXTERN)
+    values = [add(Phase.FORWARD, (base,), 10, price, Kernel.EXTERN) for _ in range(2)]
+    end = add(Phase.FORWARD, (base,), 1, 0, Kernel.EXTERN)
+    gradient = add(Phase.BACKWARD, (end,), 40, 500, Kernel.EXTERN)
+    small = add(Phase.BACKWARD, (gradient,), 1, 0, Kernel.EXTERN)
+    for value in values:
+        small = add(Phase.BACKWARD, (small, value), 1, 250, Kernel.EXTERN)
+    storages = tuple(Storage(nbytes, op, op) for op, nbytes in enumerate(sizes))
+    return Problem(tuple(ops), storages, (), (small,), "inductor")
+
+
+def test_without_a_budget_memory_is_saved_where_it_takes_next_to_no_time() -> None:
+    solver = find_solver("segments", certify=False)
+    free, dear = (solver(Evaluator(wide(price)), None).evaluation for price in (4, 40))
+    assert (free.recompute_picoseconds, dear.recompute_picoseconds) == (8, 0)
+    assert free.peak_nbytes < dear.peak_nbytes - 10
+    eager = replace(wide(4), codegen="eager")
+    assert not solver(Evaluator(eager), None).evaluation.recompute_picoseconds

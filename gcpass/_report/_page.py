@@ -74,7 +74,7 @@ def _memory(plan: Plan) -> Markup:
         "Where there are many ops, a point is the fullest of its stretch."
     )
     if len(curves) == 1:
-        lead += " The plan has no budget to keep to, and is the fastest there is."
+        lead += " The plan has no budget to keep to."
     return element(
         "section",
         heading,
@@ -107,15 +107,15 @@ def _frontier(plan: Plan) -> Markup:
         Place("", other.peak_bytes, other.recompute_seconds / plan.forward_seconds)
         for other in plan.frontier
     ]
-    fastest, curve = replace(curve[0], label="no budget", kind="free"), _unbeaten(curve)
+    fastest, curve = replace(curve[0], label="fastest", kind="free"), _unbeaten(curve)
     lead = (
         "A few plans that the planner found with little search. Lower is less memory, further left "
         "less recomputation; a plan for a budget is searched for longer, and can be better."
     )
     if replace(fastest, label="", kind="other") not in curve:
         lead += (
-            " Keeping a value takes time on this device, too: so the fastest plan, the one without "
-            "a budget, is not the one that recomputes least."
+            " Keeping a value takes time on this device, too: so the fastest plan is not the one "
+            "that recomputes least."
         )
     bound = plan.lower_bound_ratio if plan.lower_bound_seconds else None
     if bound:

@@ -79,7 +79,7 @@ def verdict(of: Estimate) -> str:
     assert plan is not None
     if of.is_free:
         faster = (
-            "; what gcpass recomputes is faster than keeping it" if plan.recompute_ratio else ""
+            "; what gcpass recomputes takes next to no time" if plan.recompute_ratio else ""
         )
         return f"Fits. No recomputation is needed{faster} ({reserve})."
     assert of.best.heads is not None

@@ -25,7 +25,7 @@ from __future__ import annotations
 
 from gcpass._evaluate import Evaluator
 from gcpass._solvers._bound import certified
-from gcpass._solvers._corners import between_corners, corners, unconstrained
+from gcpass._solvers._corners import between_corners, corners, unconstrained, unhurried
 from gcpass._solvers._dynamic import fastest_within, smallest_peak
 from gcpass._solvers._local import Neighbourhood
 from gcpass._solvers._polish import polish
@@ -47,10 +47,13 @@ def solve(evaluator: Evaluator, budget_bytes: int | None) -> Solution:
         budget_bytes: the bound on the peak, or None for none.
 
     Returns:
-        The plan; if none within the budget is found, the one with the smallest peak.
+        The plan; if none within the budget is found, the one with the smallest peak. Without a
+        budget, the one with the smallest peak of those that are hardly slower than the fastest.
     """
+    if budget_bytes is None:
+        return Solution(Status.FEASIBLE, *unhurried(evaluator))
     kept, evaluation = _find(evaluator, budget_bytes, _ROUNDS, polished=True)
-    fits = budget_bytes is None or evaluation.peak_nbytes <= budget_bytes
+    fits = evaluation.peak_nbytes <= budget_bytes
     return Solution(Status.FEASIBLE if fits else Status.INFEASIBLE, kept, evaluation)
 
 
