@@ -78,9 +78,7 @@ def verdict(of: Estimate) -> str:
     plan = of.best.plan
     assert plan is not None
     if of.is_free:
-        faster = (
-            "; what gcpass recomputes takes next to no time" if plan.recompute_ratio else ""
-        )
+        faster = "; what gcpass recomputes takes next to no time" if plan.recompute_ratio else ""
         return f"Fits. No recomputation is needed{faster} ({reserve})."
     assert of.best.heads is not None
     if of.fits:

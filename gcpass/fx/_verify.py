@@ -44,7 +44,7 @@ from gcpass.fx._lower import lower
 from gcpass.fx._views import base_of
 from gcpass.fx._workspaces import workspace_nbytes
 
-ROUNDS = 5  # plans asked for, before one that knows what was counted
+ROUNDS, TOLD = 5, 3  # plans asked for at most, and then such as know what was counted
 _UNCOUNTED, _UNCOUNTED_ELSEWHERE = 0.004, 0.02  # of the count: on the CPU, on other devices
 _PRODUCTS = ("aten.mm", "aten.addmm", "aten.bmm", "aten.baddbmm")
 _UNUSED = 0.04  # of the budget left over before a larger one is tried
@@ -94,6 +94,7 @@ def plan_checked(
     evaluator = Evaluator(analysis.problem)
     budget = resolve_budget(evaluator, request)
     assert budget is not None
+    known: dict[object, Checked] = {}
 
     def attempt(
         target: int,
@@ -116,11 +117,14 @@ def plan_checked(
             warn=False,
             certify=False,
         )
-        if judge is not evaluator:
-            planned = replace(replay(evaluator, planned.plan), plan=planned.plan)
-        modules = lower(analysis, planned, static_lifetime_input_indices)
-        use, moments = _count(analysis, planned, modules, reuses=False)
-        return Checked(evaluator, planned, modules, use, moments, reuses=False)
+        choices = planned.plan.kept, planned.plan.stops
+        if choices not in known:
+            if judge is not evaluator:
+                planned = replace(replay(evaluator, planned.plan), plan=planned.plan)
+            modules = lower(analysis, planned, static_lifetime_input_indices)
+            use, moments = _count(analysis, planned, modules, reuses=False)
+            known[choices] = Checked(evaluator, planned, modules, use, moments, reuses=False)
+        return known[choices]
 
     countable = int(budget / (1 + uncounted(analysis)))
     tried = _search(attempt, countable)
@@ -152,7 +156,7 @@ def plan_checked(
         best.planned.plan,
         budget_bytes=budget,
         predicted_peak_bytes=best.peak_bytes,
-        counted=len(tried),
+        counted=len(known),
         notes=notes,
     )
     return replace(best, planned=replace(best.planned, plan=plan))
@@ -205,15 +209,20 @@ def _search(attempt: Callable[[int, str], Checked], budget: int) -> list[Checked
 
 
 def _told(attempt: Callable[..., Checked], first: Checked, budget: int) -> list[Checked]:
-    """The plan for the problem as the count of a first plan shows it, if there is one."""
+    """Plans for the problem as counts show it: of a first plan, and of those that do not fit."""
     if first.planned.repeated is not None:
         return []
-    known = beyond(first.evaluator, first.planned.kept, first.moments)
-    judge = Evaluator(corrected(first.evaluator.problem, known))
-    try:
-        return [attempt(budget, "error", judge=judge)]
-    except InfeasibleBudget:
-        return []
+    known: dict[int, int] = {}
+    tried = [first]
+    while len(tried) <= TOLD and tried[-1].peak_bytes > budget:
+        more = beyond(first.evaluator, tried[-1].planned.kept, tried[-1].moments)
+        known = {op: max(known.get(op, 0), more.get(op, 0)) for op in {**known, **more}}
+        judge = Evaluator(corrected(first.evaluator.problem, known))
+        try:
+            tried.append(attempt(budget, "error", judge=judge))
+        except InfeasibleBudget:
+            break
+    return tried[1:]
 
 
 def uncounted(analysis: Analysis) -> float:
