@@ -74,6 +74,13 @@ def test_version() -> None:
     assert run("--version") == f"gcpass {gcpass.__version__}\n"
 
 
+def test_the_package_runs_as_a_module() -> None:
+    done = subprocess.run(
+        [sys.executable, "-m", "gcpass", "--version"], stdout=subprocess.PIPE, text=True, check=True
+    )
+    assert done.stdout == f"gcpass {gcpass.__version__}\n"
+
+
 def test_help_does_not_import_torch() -> None:
     code = (
         "import sys, gcpass._cli\n"

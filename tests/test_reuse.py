@@ -9,7 +9,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from gcpass.fx import _compat_inductor, _verify
+from gcpass.fx import _compat_inductor, _count, _verify
 from gcpass.fx._backend import compile_graph
 from gcpass.fx._compat import inductor_config
 from gcpass.fx._options import read_options
@@ -40,7 +40,7 @@ def counted_and_told(
     """
     counts: list[tuple[bool, int]] = []
     told: list[bool] = []
-    write, compile_inner = _verify._written, _compat_inductor._compile_inner
+    write, compile_inner = _count._written, _compat_inductor._compile_inner
 
     def written(module: Any, *given: Any, reuses: bool, **named: Any) -> Any:
         code = write(module, *given, reuses=reuses, **named)
@@ -59,9 +59,9 @@ def counted_and_told(
         told.append(inductor_config.allow_buffer_reuse)
         raise Compiled
 
-    real_count = _verify._count
-    monkeypatch.setattr(_verify, "_written", written)
-    monkeypatch.setattr(_verify, "_count", count)
+    real_count = _verify.count
+    monkeypatch.setattr(_count, "_written", written)
+    monkeypatch.setattr(_verify, "count", count)
     monkeypatch.setattr(_compat_inductor, "_compile_inner", inner)
     options = read_options({"memory_budget": 0.7, "strict": True})
     torch._dynamo.reset()

@@ -59,7 +59,7 @@ FX_ORDER = (
     ("_analyze",),
     ("_ruling",),
     ("_preferences", "_repeat"),
-    ("_lower",),
+    ("_count", "_lower"),
     ("_verify",),
     ("_calls", "_trace"),
     ("_group",),

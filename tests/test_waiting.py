@@ -12,7 +12,7 @@ from torch import Tensor
 
 from gcpass import Plan
 from gcpass._explain import Row
-from gcpass.fx import _compat_inductor, _lower, _verify
+from gcpass.fx import _compat_inductor, _count, _lower
 from gcpass.fx._backend import compile_graph
 from gcpass.fx._options import read_options
 from gcpass.policies import PolicyLike
@@ -42,12 +42,12 @@ def written(
         sources.append(code.source)
         return followed(code, *given, **named)
 
-    followed = _verify.run
-    monkeypatch.setattr(_verify, "run", run)
+    followed = _count.run
+    monkeypatch.setattr(_count, "run", run)
     torch._dynamo.reset()
     with pytest.raises(Planned):
         torch.compile(fn, backend=backend, dynamic=False)(*args)
-    monkeypatch.setattr(_verify, "run", followed)
+    monkeypatch.setattr(_count, "run", followed)
     return plans[0], sources[-1]
 
 

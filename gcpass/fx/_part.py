@@ -12,10 +12,11 @@ from gcpass._evaluate import Evaluator
 from gcpass._planning import Request, fingerprint, make_plan, planned
 from gcpass.fx._analyze import Analysis
 from gcpass.fx._calls import measured_use
+from gcpass.fx._count import counted_use, uncounted
 from gcpass.fx._group import Group
 from gcpass.fx._lower import lower
 from gcpass.fx._preferences import honouring
-from gcpass.fx._verify import Checked, counted_use, plan_checked, uncounted
+from gcpass.fx._verify import Checked, plan_checked
 
 _ROUNDS = 4  # plans that are counted until a graph's part of a budget is settled
 

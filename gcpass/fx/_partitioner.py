@@ -24,6 +24,7 @@ from gcpass._version import __version__
 from gcpass.fx import _compat
 from gcpass.fx._analyze import Analysis, analyze
 from gcpass.fx._costs import Prices
+from gcpass.fx._count import counted_use
 from gcpass.fx._failure import write_failure
 from gcpass.fx._graphs import copy_graph
 from gcpass.fx._lower import lower
@@ -33,7 +34,7 @@ from gcpass.fx._preferences import honouring, preferred_first
 from gcpass.fx._region import forget_torchs_regions
 from gcpass.fx._ruling import apply_rules
 from gcpass.fx._trace import trace_plan
-from gcpass.fx._verify import counted, counted_use
+from gcpass.fx._verify import counted
 from gcpass.fx._views import clone_mutated_inputs
 
 log = logging.getLogger("gcpass")
