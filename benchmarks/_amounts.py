@@ -69,15 +69,23 @@ def _measured_savings() -> Figures:
     none = {r.model: r for r in rows if r.label == "none" and r.status == "ok"}
     pairs = [(r, match_of(r, rows)) for r in rows if r.label == "per_block" and r.model in none]
 
-    def changed(key: str, row: ComparisonRow) -> float:
-        return getattr(row, key) / getattr(none[row.model], key) - 1
+    def less(row: ComparisonRow) -> float:
+        base = none[row.model]
+        assert row.measured_peak_bytes is not None
+        assert base.measured_peak_bytes is not None
+        return row.measured_peak_bytes / base.measured_peak_bytes - 1
+
+    def longer(row: ComparisonRow) -> float:
+        times = row.times_longer(none[row.model])
+        assert times is not None
+        return times - 1
 
     return {
         row.model: {
-            "peak_change": changed("measured_peak_bytes", row),
-            "step_change": changed("seconds_median", row),
-            "gcpass_peak_change": changed("measured_peak_bytes", other),
-            "gcpass_step_change": changed("seconds_median", other),
+            "peak_change": less(row),
+            "step_change": longer(row),
+            "gcpass_peak_change": less(other),
+            "gcpass_step_change": longer(other),
         }
         for row, other in pairs
         if other is not None and row.is_planned and other.is_planned

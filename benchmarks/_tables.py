@@ -31,7 +31,7 @@ def _cell(row: dict[str, Any] | None, plain: dict[str, Any] | None) -> str:
     asked = f" of {budget / 2**20:.0f}" if budget else ""
     if plain is None or row is plain:
         return f"{measured:.0f}{asked}"
-    return f"{measured:.0f}{asked}, {_ratio(row, plain, 'seconds_median'):.2f}"
+    return f"{measured:.0f}{asked}, {_times(row, plain):.2f}"
 
 
 def table(models: dict[str, Any]) -> list[str]:
@@ -56,8 +56,8 @@ def table(models: dict[str, Any]) -> list[str]:
                 f"| {measured:.1f} | {_number(predicted and predicted / measured, 3)} "
                 f"| {_number(row.get('recompute_ratio'), 3)} "
                 f"| {_number(_ratio(row, base, 'predicted_seconds'), 2)} "
-                f"| {_number(_ratio(row, base, 'seconds_median'), 2)} "
-                f"| {_number(plain and _ratio(row, plain, 'seconds_median'), 2)} |"
+                f"| {_number(_times(row, base), 2)} "
+                f"| {_number(plain and _times(row, plain), 2)} |"
             )
     return lines
 
@@ -75,16 +75,15 @@ def summary(models: dict[str, Any]) -> list[str]:
                 over += row["measured_bytes"] > row["budget_bytes"]
                 if row["recompute_ratio"]:
                     unused.append(1 - row["measured_bytes"] / row["budget_bytes"])
-        predicted, measured = (
-            [_ratio(r, rows["gcpass"], key) for r in rows.values() if "predicted_seconds" in r]
-            for key in ("predicted_seconds", "seconds_median")
-        )
+        plans = [row for row in rows.values() if "predicted_seconds" in row]
+        predicted = [_ratio(row, rows["gcpass"], "predicted_seconds") for row in plans]
+        measured = [_times(row, rows["gcpass"]) for row in plans]
         errors += [abs(p / m - 1) for p, m in zip(predicted, measured, strict=True) if p != 1]
         ranks.append(_rank_correlation(predicted, measured))
         if "plain inductor" in rows:
-            plain.append(_ratio(rows["gcpass"], rows["plain inductor"], "seconds_median"))
+            plain.append(_times(rows["gcpass"], rows["plain inductor"]))
         if AT_TORCH in rows:
-            against_torch.append(_ratio(rows[AT_TORCH], rows[TORCH], "seconds_median"))
+            against_torch.append(_times(rows[AT_TORCH], rows[TORCH]))
     lines = [
         f"peak: {len(memory)} plans, predicted off by {statistics.median(memory):.2%} (median), "
         f"{max(memory):.2%} (most); {over} over the budget",
@@ -120,6 +119,17 @@ def _rank_correlation(left: list[float], right: list[float]) -> float:
         return [sorted(values).index(value) for value in values]
 
     return statistics.correlation(ranks(left), ranks(right)) if len(left) > 1 else 1.0
+
+
+def _times(row: dict[str, Any], base: dict[str, Any]) -> float:
+    """How many times longer a step takes: the median over rounds, in each of which both ran once.
+
+    The machine's speed changes from round to round by more than what is measured.
+    """
+    if "seconds" not in row or "seconds" not in base:
+        return float("nan")
+    pairs = zip(row["seconds"], base["seconds"], strict=True)
+    return statistics.median(mine / other for mine, other in pairs)
 
 
 def _ratio(row: dict[str, Any], base: dict[str, Any], key: str) -> float:

@@ -40,8 +40,8 @@ def page(made: Comparison) -> list[str]:
         "",
         f"{run['date'][:10]}, commit {str(run['commit'])[:8]}, {run['device']}, {run['threads']} "
         f"threads, torch {run['torch']}, {run['codegen']} codegen, seed {run['seed']}. Peaks are "
-        "measured, in MiB. Step times are medians of "
-        f"{run['steps']} steps taken in turns, against gcpass's without a budget. Gradient errors "
+        "measured, in MiB. Step times are against gcpass's without a budget: medians over "
+        f"{run['steps']} rounds, in each of which every row ran a step. Gradient errors "
         "are relative, against eager's; with dropout, which eager draws otherwise, against those of "
         "gcpass without a budget. What each policy keeps is in "
         "[how-it-works.md](how-it-works.md#manual-policies).",
@@ -62,7 +62,7 @@ def summary(made: Comparison) -> list[str]:
         for row in made.rows
         if row.status != "ok" and row.error
     ]
-    ratios = {(r.model, r.label): _seconds(o) / _seconds(r) for r, o in pairs}
+    ratios = {(r.model, r.label): x for r, o in pairs if (x := o.times_longer(r)) is not None}
     slower = {k: ratio for k, ratio in ratios.items() if ratio > 1 + TOLERANCE}
     more = [
         f"`{r.model}` {r.label} ({o.recompute_ratio:.1%} against {r.recompute_ratio:.1%})"
@@ -122,12 +122,8 @@ def _cells(row: ComparisonRow, base: ComparisonRow) -> list[str]:
     return [
         f"{row.measured_peak_bytes / MIB:.0f}",
         again,
-        f"{_seconds(row) / _seconds(base):.2f}",
+        f"{row.times_longer(base) or float('nan'):.2f}",
     ]
-
-
-def _seconds(row: ComparisonRow) -> float:
-    return row.seconds_median or float("nan")
 
 
 if __name__ == "__main__":

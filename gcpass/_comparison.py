@@ -6,6 +6,7 @@ import csv
 import dataclasses
 import io
 import json
+import statistics
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any
@@ -57,6 +58,17 @@ class ComparisonRow:
         """The measured peak; the predicted one where nothing was run."""
         measured = self.measured_peak_bytes
         return self.predicted_peak_bytes if measured is None else measured
+
+    def times_longer(self, base: ComparisonRow) -> float | None:
+        """How many times as long as a step of ``base`` one takes; None if not both were timed.
+
+        The median over rounds, in each of which both ran once: from round to round a machine's
+        speed may change by more than what is measured.
+        """
+        if not self.seconds or len(self.seconds) != len(base.seconds):
+            return None
+        pairs = zip(self.seconds, base.seconds, strict=True)
+        return statistics.median(mine / other for mine, other in pairs)
 
     @property
     def is_planned(self) -> bool:

@@ -192,3 +192,12 @@ def test_bad_input_is_told_before_any_work(step: str, arguments: list[str], said
     result = CliRunner().invoke(app, ["compare", step, *arguments])
     assert isinstance(result.exception, OptionError)
     assert said in str(result.exception)
+
+
+def test_steps_are_compared_round_by_round() -> None:
+    """A machine that slows down between rounds does not make either slower than the other."""
+    base = ComparisonRow("mlp", "gcpass", seconds=(1.0, 2.0, 8.0))
+    row = ComparisonRow("mlp", "none", seconds=(1.1, 2.2, 4.0))
+    assert row.times_longer(base) == pytest.approx(1.1)
+    assert row.times_longer(replace(base, seconds=())) is None
+    assert replace(row, seconds=()).times_longer(base) is None

@@ -45,12 +45,12 @@ def _cells(row: ComparisonRow, base: ComparisonRow, *, ran: bool) -> list[str]:
         "-" if row.recompute_ratio is None else f"{row.recompute_ratio:.1%}",
     ]
     if not ran:
-        return [*cells, _times(row.predicted_seconds, base.predicted_seconds)]
+        return [*cells, _times(_predicted(row, base))]
     error = row.gradient_error
     return [
         *cells,
         _bytes(row.measured_peak_bytes),
-        _times(row.seconds_median, base.seconds_median),
+        _times(row.times_longer(base)),
         "-" if error is None else f"{error:.0e}",
     ]
 
@@ -59,8 +59,13 @@ def _bytes(nbytes: int | None) -> str:
     return "-" if nbytes is None else format_bytes(nbytes)
 
 
-def _times(seconds: float | None, base: float | None) -> str:
-    return "-" if not seconds or not base else f"{seconds / base:.2f}x"
+def _predicted(row: ComparisonRow, base: ComparisonRow) -> float | None:
+    mine, other = row.predicted_seconds, base.predicted_seconds
+    return mine / other if mine and other else None
+
+
+def _times(ratio: float | None) -> str:
+    return "-" if ratio is None else f"{ratio:.2f}x"
 
 
 def _legend(comparison: Comparison, *, ran: bool) -> list[str]:
@@ -73,7 +78,8 @@ def _legend(comparison: Comparison, *, ran: bool) -> list[str]:
     if ran:
         against = sorted({r.gradient_reference for r in comparison.rows if r.gradient_reference})
         lines.append(
-            f"step time: median of {run['steps']} steps, rows in turns, on {run['device']}. "
+            f"step time: median of {run['steps']} rounds, in which each row ran a step, on "
+            f"{run['device']}. "
             f"gradient error: relative, against {' or '.join(against)}'s."
         )
     return lines
@@ -101,14 +107,13 @@ def draw_comparison(comparison: Comparison, path: Path) -> None:
 
 def _draw_model(axes: Any, model: str, rows: list[ComparisonRow]) -> None:
     """One model: gcpass's plans as a line, policies as points with their names."""
-    ran = any(row.seconds_median for row in rows)
-    base = rows[0].seconds_median if ran else 1.0
+    ran = any(row.seconds for row in rows)
 
     def place(row: ComparisonRow) -> tuple[float, float] | None:
-        cost = row.seconds_median if ran else row.recompute_ratio
-        if row.peak_bytes is None or cost is None or not base:
+        cost = row.times_longer(rows[0]) if ran else row.recompute_ratio
+        if row.peak_bytes is None or cost is None:
             return None
-        return cost / base * (1 if ran else 100), row.peak_bytes / MIB
+        return cost * (1 if ran else 100), row.peak_bytes / MIB
 
     mine = [p for r in rows if r.label.startswith(GCPASS) and (p := place(r))]
     mine.sort(key=lambda at: at[1])
@@ -148,7 +153,7 @@ def verdict(comparison: Comparison) -> list[str]:
             f"{row.model}: at {row.label}'s peak of {_bytes(row.peak_bytes)}, gcpass recomputes "
             f"{other.recompute_ratio:.1%} of the forward against {row.recompute_ratio:.1%}"
         )
-        if row.seconds_median and other.seconds_median:
-            line += f", and takes {other.seconds_median / row.seconds_median:.2f} of its time"
+        if (times := other.times_longer(row)) is not None:
+            line += f", and takes {times:.2f} of its time"
         lines.append(line)
     return lines
