@@ -5,6 +5,8 @@ from __future__ import annotations
 import statistics
 from typing import Any
 
+from gcpass._comparison import median_ratio
+
 FRACTIONS = (0.8, 0.6, 0.45)
 TORCH, AT_TORCH = "torch's best", "gcpass at torch's best"
 
@@ -122,14 +124,9 @@ def _rank_correlation(left: list[float], right: list[float]) -> float:
 
 
 def _times(row: dict[str, Any], base: dict[str, Any]) -> float:
-    """How many times longer a step takes: the median over rounds, in each of which both ran once.
-
-    The machine's speed changes from round to round by more than what is measured.
-    """
     if "seconds" not in row or "seconds" not in base:
         return float("nan")
-    pairs = zip(row["seconds"], base["seconds"], strict=True)
-    return statistics.median(mine / other for mine, other in pairs)
+    return median_ratio(row["seconds"], base["seconds"])
 
 
 def _ratio(row: dict[str, Any], base: dict[str, Any], key: str) -> float:

@@ -15,6 +15,14 @@ FORMAT_VERSION = 1
 GCPASS = "gcpass"  # the label of the optimiser without a budget
 
 
+def median_ratio(seconds: Iterable[float], base: Iterable[float]) -> float:
+    """How many times longer steps take: the median over rounds, in each of which both ran once.
+
+    From round to round a machine's speed may change by more than what is measured.
+    """
+    return statistics.median(mine / other for mine, other in zip(seconds, base, strict=True))
+
+
 @dataclass(frozen=True)
 class ComparisonRow:
     """One model under one policy and budget.
@@ -60,15 +68,10 @@ class ComparisonRow:
         return self.predicted_peak_bytes if measured is None else measured
 
     def times_longer(self, base: ComparisonRow) -> float | None:
-        """How many times as long as a step of ``base`` one takes; None if not both were timed.
-
-        The median over rounds, in each of which both ran once: from round to round a machine's
-        speed may change by more than what is measured.
-        """
+        """How many times as long as a step of ``base`` one takes; None if not both were timed."""
         if not self.seconds or len(self.seconds) != len(base.seconds):
             return None
-        pairs = zip(self.seconds, base.seconds, strict=True)
-        return statistics.median(mine / other for mine, other in pairs)
+        return median_ratio(self.seconds, base.seconds)
 
     @property
     def is_planned(self) -> bool:

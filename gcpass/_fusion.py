@@ -21,7 +21,7 @@ With ``codegen="eager"`` nothing is fused.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Collection, Iterable
 from dataclasses import dataclass
 
 from gcpass._problem import Kernel, Problem
@@ -52,10 +52,10 @@ class Fusion:
         """The storage that one is a part of, or itself."""
         return self.inside.get(storage, storage)
 
-    def over(self, op: int, dying: Iterable[int]) -> list[int]:
+    def over(self, op: int, dying: Collection[int]) -> Collection[int]:
         """Of the storages that nothing reads after ``op``, those that it may write over."""
         read = self.reduced(op)
-        return [s for s in dying if s not in read]
+        return [s for s in dying if s not in read] if read else dying
 
     def reduced(self, op: int) -> frozenset[int]:
         """What reductions read whose results a pointwise ``op`` reads."""

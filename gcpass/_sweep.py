@@ -171,10 +171,11 @@ class Fused:
                 during = steps[t].base_during + alive
                 reusable = steps[t].reusable_nbytes
                 was_kept = was_new = 0
-                over = [s for s in dying[position] if s % count not in steps[t].reduced]
-                if reusable and any(nbytes[s] == reusable and s in born for s in over):
-                    was_kept, was_new = written_over(over, reusable)
-                    during -= reusable
+                if reusable:  # kept blocks of joins are numbered from ``count`` on
+                    over = [s for s in dying[position] if s % count not in steps[t].reduced]
+                    if any(nbytes[s] == reusable and s in born for s in over):
+                        was_kept, was_new = written_over(over, reusable)
+                        during -= reusable
                 note(during, alive_kept - was_kept, alive_new - was_new, op, t)
                 unseen = t + 1
             elif op not in fusion.fused:

@@ -78,8 +78,8 @@ def verdict(of: Estimate) -> str:
     plan = of.best.plan
     assert plan is not None
     if of.is_free:
-        faster = "; what gcpass recomputes takes next to no time" if plan.recompute_ratio else ""
-        return f"Fits. No recomputation is needed{faster} ({reserve})."
+        free = "; what gcpass recomputes takes next to no time" if plan.recompute_ratio else ""
+        return f"Fits. No recomputation is needed{free} ({reserve})."
     assert of.best.heads is not None
     if of.fits:
         least = (

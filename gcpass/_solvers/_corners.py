@@ -16,7 +16,7 @@ from itertools import pairwise
 from gcpass._evaluate import Evaluation, Evaluator
 from gcpass._solvers._cut import CutNetwork
 from gcpass._solvers._hull import hull
-from gcpass._solvers._parts import exchanged
+from gcpass._solvers._parts import bisect, exchanged
 from gcpass._solvers._solution import Found
 
 _CORNERS, _OPS = 40, 20_000  # corners at most, and ops cut for them
@@ -104,17 +104,10 @@ def _between(
     evaluator: Evaluator, fast: frozenset[int], small: frozenset[int], budget: int
 ) -> list[Found]:
     """Bisect the position up to which ``small`` decides: as early as the budget allows."""
-    forward, found = evaluator.problem.forward_range, []
-    low, high = forward.start, forward.stop  # at ``low`` it does not fit, at ``high`` it does
-    for _ in range(_EVALUATED // len(evaluator.problem.ops)):
-        if high - low <= 1:
-            break
-        middle = (low + high) // 2
-        kept = frozenset(k for k in small if k < middle) | {k for k in fast if k >= middle}
-        evaluation = evaluator.evaluate(kept)
-        if evaluation.peak_nbytes <= budget and not evaluator.violations(kept):
-            found.append((kept, evaluation))
-            high = middle
-        else:
-            low = middle
-    return found
+    forward = evaluator.problem.forward_range
+
+    def mixed(position: int) -> frozenset[int]:
+        return frozenset(k for k in small if k < position) | {k for k in fast if k >= position}
+
+    places = range(forward.start, forward.stop + 1)
+    return bisect(evaluator, mixed, places, budget, _EVALUATED // len(evaluator.problem.ops))

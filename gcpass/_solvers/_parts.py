@@ -16,6 +16,9 @@ from __future__ import annotations
 
 import math
 from collections import defaultdict
+from collections.abc import Callable
+
+from networkx.utils import UnionFind
 
 from gcpass._evaluate import Evaluator
 from gcpass._solvers._solution import Found
@@ -31,21 +34,11 @@ def parts(evaluator: Evaluator, fast: Found, small: Found) -> list[Part]:
     inputs = [op.inputs for op in evaluator.problem.ops]
     differing = fast[0] ^ small[0]
     touched = differing | (set(fast[1].recomputed) ^ set(small[1].recomputed))
-    group = {op: op for op in touched}
-
-    def leader(op: int) -> int:
-        while group[op] != op:
-            group[op] = op = group[group[op]]
-        return op
-
-    for op in sorted(touched):
-        for read in inputs[op]:
-            if read in touched:
-                group[leader(read)] = leader(op)
-    found: defaultdict[int, set[int]] = defaultdict(set)
-    for op in sorted(differing):
-        found[leader(op)].add(op)
-    return list(map(frozenset, found.values()))
+    groups = UnionFind(touched)
+    for op in touched:
+        groups.union(op, *touched.intersection(inputs[op]))
+    found = (differing.intersection(group) for group in groups.to_sets())
+    return sorted(filter(None, found), key=min)
 
 
 def exchanged(
@@ -69,14 +62,38 @@ def exchanged(
         return []
     ordered = sorted(kinds.values(), key=lambda alike: -_worth(evaluator, fast, alike[0]))
     order = [part for alike in ordered for part in alike]
+    flipped = range(len(order) + 1)
+    return bisect(
+        evaluator, lambda n: kept ^ frozenset().union(*order[:n]), flipped, budget, bisections
+    )
+
+
+def bisect(
+    evaluator: Evaluator,
+    plan: Callable[[int], frozenset[int]],
+    places: range,
+    budget: int,
+    evaluations: int,
+) -> list[Found]:
+    """Plans within the budget, found while looking for the first place from which on they are.
+
+    Args:
+        evaluator: of the problem.
+        plan: what is kept, by place.
+        places: the plan at the first exceeds the budget, and that at the last does not.
+        budget: bytes.
+        evaluations: how many are spent at most.
+    """
     found: list[Found] = []
-    low, high = 0, len(order)  # with ``low`` parts flipped it does not fit, with ``high`` it does
-    while high - low > 1:
+    low, high = places[0], places[-1]
+    for _ in range(evaluations):
+        if high - low <= 1:
+            break
         middle = (low + high) // 2
-        trial = kept.symmetric_difference(frozenset().union(*order[:middle]))
-        evaluation = evaluator.evaluate(trial)
-        if evaluation.peak_nbytes <= budget and not evaluator.violations(trial):
-            found.append((trial, evaluation))
+        kept = plan(middle)
+        evaluation = evaluator.evaluate(kept)
+        if evaluation.peak_nbytes <= budget and not evaluator.violations(kept):
+            found.append((kept, evaluation))
             high = middle
         else:
             low = middle

@@ -10,6 +10,7 @@ import contextlib
 import inspect
 import math
 import sys
+import warnings
 from collections.abc import Callable, Iterator, Sequence
 from types import CodeType
 from typing import Any
@@ -69,6 +70,22 @@ def reach_the_user(error: GcpassError) -> GcpassError:
     new.args = error.args
     new.__dict__.update(error.__dict__, first_useful_frame=None)
     return new
+
+
+@contextlib.contextmanager
+def without_dynamo_warnings() -> Iterator[None]:
+    """Nothing that Dynamo warns of is shown."""
+    with warnings.catch_warnings():
+        warnings.filterwarnings("ignore", module="torch._dynamo")
+        yield
+
+
+def met_by_dynamo(error: BaseException) -> BaseException:
+    """What Dynamo met, if the error is one of those in which it wraps that, in many lines."""
+    if type(error).__module__.startswith("torch._dynamo"):
+        while met := error.__cause__ or error.__context__:
+            error = met
+    return error
 
 
 def compile_eagerly(

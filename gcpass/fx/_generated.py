@@ -161,6 +161,7 @@ class _Follower:
             storages = self._behind(value) or self._make(name)
             needed = self._needed(name, value, storages)
         self._hold(storages)
+        self.peak = max(self.peak, needed)
         if name in self._buffers:
             self.moments[name] = max(self._alive, needed)
         self._release(self._names.get(name, NOTHING))
@@ -200,9 +201,7 @@ class _Follower:
             needed += sum(map(self._copy_nbytes, value.args))
         if not needed:
             return 0
-        needed += self._alive + sum(s.nbytes for s in results if not self._references[s])
-        self.peak = max(self.peak, needed)
-        return needed
+        return needed + self._alive + sum(s.nbytes for s in results if not self._references[s])
 
     def _copy_nbytes(self, argument: ast.expr) -> int:
         """Bytes of the dense copy that a convolution makes of a view with gaps between elements."""

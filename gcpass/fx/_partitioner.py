@@ -24,7 +24,7 @@ from gcpass._version import __version__
 from gcpass.fx import _compat
 from gcpass.fx._analyze import Analysis, analyze
 from gcpass.fx._costs import Prices
-from gcpass.fx._count import counted_use
+from gcpass.fx._count import count, counted_use
 from gcpass.fx._failure import write_failure
 from gcpass.fx._graphs import copy_graph
 from gcpass.fx._lower import lower
@@ -34,7 +34,6 @@ from gcpass.fx._preferences import honouring, preferred_first
 from gcpass.fx._region import forget_torchs_regions
 from gcpass.fx._ruling import apply_rules
 from gcpass.fx._trace import trace_plan
-from gcpass.fx._verify import counted
 from gcpass.fx._views import clone_mutated_inputs
 
 log = logging.getLogger("gcpass")
@@ -137,12 +136,16 @@ class Partitioner(_compat.CustomPartitionerFn):
         else:
             modules = lower(analysis, planned, static)
         stored = self._options.plan
-        if codegen == "inductor" and stored is not None and stored.budget_bytes is not None:
+        bound = stored.budget_bytes if stored is not None else None
+        if codegen == "inductor" and (bound is not None or self._on_plan is not None):
             use = counted_use(analysis, planned, modules)
-            self.reuses = use.peak_nbytes <= max(stored.budget_bytes, stored.predicted_peak_bytes)
-        if self._on_plan is not None and codegen == "inductor":
-            plan = counted(analysis, planned, modules, reuses=self.reuses)
-            planned = replace(planned, plan=plan)
+            if stored is not None and bound is not None:
+                self.reuses = use.peak_nbytes <= max(bound, stored.predicted_peak_bytes)
+            if self._on_plan is not None:
+                if not self.reuses:
+                    use, _ = count(analysis, planned, modules, reuses=False)
+                plan = replace(planned.plan, predicted_peak_bytes=use.peak_nbytes, counted=1)
+                planned = replace(planned, plan=plan)
         return modules, evaluator, planned
 
     def __reduce__(self) -> tuple[Any, ...]:

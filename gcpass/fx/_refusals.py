@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import logging
-import warnings
 from collections.abc import Iterator
 from contextlib import contextmanager
 
 from gcpass._errors import GcpassError, OptionError
 from gcpass._workload import Workload
+from gcpass.fx import _compat
 
 log = logging.getLogger("gcpass")
 
@@ -23,18 +23,14 @@ def refusals(workload: Workload) -> Iterator[None]:
         OptionError: they raised something.
     """
     try:
-        with warnings.catch_warnings():
-            warnings.filterwarnings("ignore", module="torch._dynamo")
+        with _compat.without_dynamo_warnings():
             yield
     except GcpassError:
         raise
     except Exception as error:
         log.debug("%s", workload.target, exc_info=True)
         changed = "".join(f" --config {change}" for change in workload.config)
-        reason: BaseException = error
-        if type(error).__module__.startswith("torch._dynamo"):  # wraps what it met, in many lines
-            while met := reason.__cause__ or reason.__context__:
-                reason = met
+        reason = _compat.met_by_dynamo(error)
         said = f"{type(reason).__name__}: {str(reason).strip().partition(chr(10))[0]}"
         raise OptionError(
             f"{workload.target}{changed} cannot be built and traced: {said}"

@@ -21,7 +21,6 @@ from torch import fx
 from gcpass._budget import Budget
 from gcpass._errors import InfeasibleBudget
 from gcpass._evaluate import Evaluator, Use
-from gcpass._plan import Plan
 from gcpass._planning import (
     Planned,
     Request,
@@ -173,18 +172,6 @@ class _Attempts:
             checked = Checked(self.evaluator, planned, modules, use, moments, reuses=False)
             self.counted[choices] = checked
         return self.counted[choices]
-
-
-def counted(
-    analysis: Analysis,
-    planned: Planned,
-    modules: tuple[fx.GraphModule, fx.GraphModule],
-    *,
-    reuses: bool,
-) -> Plan:
-    """A plan that is used whatever it holds, with the peak that Inductor will reach with it."""
-    use, _ = count(analysis, planned, modules, reuses=reuses)
-    return replace(planned.plan, predicted_peak_bytes=use.peak_nbytes, counted=1)
 
 
 def _search(attempt: Callable[[int, str], Checked], budget: int) -> list[Checked]:
