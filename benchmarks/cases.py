@@ -59,8 +59,9 @@ the floor) under the optimiser, a named policy or a rule for each value. Results
 and buffers must be those of the same steps run plainly, and what a loss's step holds must not
 exceed the plan's peak. Programs that eager refuses, or plain compilation, are not counted.
 
-The tests run 500 programs (a CPU second each), and (`--slow`) see three planted bugs found and made small: a random op
-that is run again, an input read after it was overwritten, sizes taken for half. Any number more:
+The tests run 500 programs (a CPU second each), and (`--slow`) see three planted bugs found and made
+small: a random op that is run again, an input read after it was overwritten, sizes taken for half.
+Any number more:
 
     python -m benchmarks.fuzz --programs 1000 --seed 1000    # or --minutes 60
 

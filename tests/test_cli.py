@@ -202,6 +202,8 @@ def test_plan_of_a_file_on_a_device_counts_its_model(step: Path) -> None:
         (["frontier", "hf:gpt2"], "gcpass plan and gcpass fit build models by name"),
         (["plan", "a:b", "--device-memory", "1GiB", "--seq", "4"], "--seq"),
         (["plan", "a:b", "--zero", "3", "--world-size", "2"], "--zero says how a model trains"),
+        (["plan", "a:b", "--sequence-parallel", "1"], "--sequence-parallel says how a model"),
+        (["plan", "zoo:mlp:tiny", "--dtype", "bf16"], "--dtype is for models that gcpass builds"),
         (["fit", *TINY_MODEL, "--over", "batches"], "'batch'"),
         (["fit", *TINY_MODEL, "--batch", "2"], "leave it out"),
         (["fit", "a:b"], "hf:NAME"),

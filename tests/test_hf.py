@@ -65,7 +65,9 @@ def test_every_family_has_a_finite_loss_and_a_plan(name: str) -> None:
     assert loss.dim() == 0 and loss.isfinite()
     case = tracer()(Workload(f"hf:{name}", batch=2))
     assert case.problem.gradients and case.sizes.trained == sum(
-        p.numel() for p in model.parameters()
+        p.numel()
+        for p in model.parameters()
+        if p.requires_grad  # not whisper's positions
     )
 
 
@@ -104,6 +106,8 @@ def test_the_configuration_can_be_changed(tmp_path: Path) -> None:
         ("tiny-llama", "attention_bias=3", "true or false"),
         ("tiny-llama", "no/such/file.json", "neither key=value nor a file"),
         ("sam", "", "no training loss"),
+        ("tiny-gpt2", "n_layer=0", "n_layer=0 must be at least 1"),
+        ("tiny-t5", "num_decoder_layers=0", "num_decoder_layers=0 must be at least 1"),
     ],
 )
 def test_a_wrong_model_is_told(name: str, change: str, said: str) -> None:

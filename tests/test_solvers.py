@@ -67,6 +67,29 @@ def test_cuts_between_two_known_ones_are_exact(problem: Problem) -> None:
         assert a.picoseconds + price * a.nbytes == whole.picoseconds + price * whole.nbytes
 
 
+@given(st.lists(st.tuples(*[st.integers(1, 3)] * 3), min_size=2, max_size=4), st.integers(0, 6))
+@settings(max_examples=100, deadline=None)
+def test_values_that_are_alike_are_cut_as_one(
+    statistics: list[tuple[int, int, int]], price: int
+) -> None:
+    """Layers whose values make several of one size and time, all of them read by the next."""
+    reads, sizes, times, before = [], [], [], [0]
+    for count, nbytes, time in statistics:
+        reads += [before] * count
+        sizes += [nbytes] * count
+        times += [time] * count
+        before = list(range(len(reads) - count + 1, len(reads) + 1))
+    problem = build_problem(reads, sizes, times)
+    network = CutNetwork(problem, problem.forward_range, ())
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(CutNetwork, "_merge_parallel", lambda network: None)
+        whole = CutNetwork(problem, problem.forward_range, ())
+        expected = whole.cut(Fraction(price))
+    assert network.cut(Fraction(price)) == expected
+    if any(count > 1 for count, _, _ in statistics[:-1]):
+        assert len(network.edges(Fraction(1))[0]) < len(whole.edges(Fraction(1))[0])
+
+
 @given(problems(most=8))
 @settings(max_examples=60, deadline=None)
 def test_the_hull_falls_and_is_convex(problem: Problem) -> None:

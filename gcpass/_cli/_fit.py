@@ -25,7 +25,7 @@ def fit(
     config: o.Config = None,
     batch: o.Batch = None,
     seq: o.Seq = None,
-    dtype: o.Dtype = "bf16",
+    dtype: o.Dtype = None,
     lora: o.LoraOption = None,
     qlora: o.Qlora = False,
     sequence_parallel: o.SequenceParallel = 1,

@@ -62,7 +62,9 @@ Config = Annotated[
 ]
 Batch = Annotated[int | None, _about(_MODEL, "Sequences or images in the micro-batch.")]
 Seq = Annotated[int | None, _about(_MODEL, "Tokens in a sequence.")]
-Dtype = Annotated[str, _about(_MODEL, "Of weights and activations: bf16, fp16 or fp32.")]
+Dtype = Annotated[
+    str | None, _about(_MODEL, "Of weights and activations: bf16 (the default), fp16 or fp32.")
+]
 LoraOption = Annotated[
     str | None,
     _about(_MODEL, "Train adapters: r=16[,alpha=32][,dropout=0.1][,targets=q_proj+v_proj].", "r=R"),

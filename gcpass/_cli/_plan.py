@@ -6,6 +6,7 @@ from dataclasses import replace
 from typing import Annotated
 
 import typer
+from click.core import ParameterSource
 
 from gcpass._budget import parse_budget
 from gcpass._cli import _options as o
@@ -14,6 +15,20 @@ from gcpass._cli._workload import is_named, read, tracer
 from gcpass._errors import OptionError
 
 NOT_FITTING = 3  # exit code
+_OF_A_DEVICE = (
+    "config",
+    "batch",
+    "seq",
+    "dtype",
+    "lora",
+    "qlora",
+    "sequence_parallel",
+    "optimizer",
+    "master_weights",
+    "zero",
+    "world_size",
+    "reserve",
+)
 
 
 def read_rules(given: list[str] | None) -> dict[str, str]:
@@ -28,6 +43,7 @@ def read_rules(given: list[str] | None) -> dict[str, str]:
 
 
 def plan(
+    context: typer.Context,
     target: o.Model,
     budget: Annotated[
         str | None,
@@ -50,7 +66,7 @@ def plan(
     config: o.Config = None,
     batch: o.Batch = None,
     seq: o.Seq = None,
-    dtype: o.Dtype = "bf16",
+    dtype: o.Dtype = None,
     lora: o.LoraOption = None,
     qlora: o.Qlora = False,
     sequence_parallel: o.SequenceParallel = 1,
@@ -70,21 +86,11 @@ def plan(
     given = [name for name, value in of_a_plan.items() if value is not None]
     if on_a_device and given:
         raise OptionError(f"{given[0]} is of a plan; here the device's memory decides")
-    of_a_device = {
-        "--config": config,
-        "--batch": batch,
-        "--seq": seq,
-        "--dtype": dtype != "bf16",
-        "--lora": lora,
-        "--qlora": qlora,
-        "--sequence-parallel": sequence_parallel != 1,
-        "--optimizer": optimizer != "adamw",
-        "--master-weights": master_weights,
-        "--zero": zero,
-        "--world-size": world_size != 1,
-        "--reserve": reserve,
-    }
-    given = [name for name, value in of_a_device.items() if value]
+    given = [
+        f"--{name.replace('_', '-')}"
+        for name in _OF_A_DEVICE
+        if context.get_parameter_source(name) is ParameterSource.COMMANDLINE
+    ]
     if given and not on_a_device:
         raise OptionError(
             f"{given[0]} says how a model trains on a device, and {target} is only planned: give "

@@ -24,7 +24,7 @@ def estimate_table(of: Estimate, advice: Sequence[Advice] = ()) -> RenderableTyp
     unit, name = (2**30, "GiB") if max(totals) >= 2**30 else (2**20, "MiB")
 
     def amount(nbytes: int) -> str:
-        return f"{nbytes / unit:.2f}"
+        return "<0.01" if 0 < nbytes < 0.005 * unit else f"{nbytes / unit:.2f}"
 
     table = Table()
     table.add_column(f"{name} on each device" if of.training.world_size > 1 else name)

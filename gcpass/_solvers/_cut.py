@@ -49,8 +49,9 @@ class Choice:
 class CutNetwork:
     """The network of one stretch of the forward range; cut it at any price.
 
-    It is shrunk before any flow runs: views stand for what they view, and a value that only one
-    other reads is merged into its reader where keeping it could never be the better choice.
+    It is shrunk before any flow runs: views stand for what they view, a value that only one
+    other reads is merged into its reader where keeping it could never be the better choice, and
+    values that are alike in all that a cut sees (a norm's statistics) are one.
 
     Attributes:
         demanded: ops of the stretch that the backward itself reads, less the given ones, and what
@@ -84,8 +85,10 @@ class CutNetwork:
             reads = {stands_for[r] for r in problem.ops[op].inputs if r in stands_for}
             self._reads.setdefault(vertex, set()).update(reads - {vertex})
         self._targets = {stands_for[op] for op in self.demanded}
+        self._alike = {v: [v] for v in self._reads}  # the values that a vertex stands for
         self._set_prices()
         self._merge_series()
+        self._merge_parallel()
         self._bytes_bound = 1 + sum(self._nbytes[v] for v in self._keepable)
         self._time_bound = 1 + sum(t or 0 for t in self._time.values())
         self._time_bound += sum(self._keep_time[v] for v in self._keepable)
@@ -137,6 +140,35 @@ class CutNetwork:
             self._reads[u] = (self._reads[u] | self._reads.pop(v)) - {v}
             self._keepable.discard(v)
 
+    def _merge_parallel(self) -> None:
+        """Merge values that read the same, are read by the same and cost the same.
+
+        To exchange two of them changes nothing of the network, and so nothing of the one sink's
+        side with the fewest vertices: both are on it, or neither is.
+        """
+        readers: dict[int, set[int]] = {v: set() for v in self._reads}
+        for u, reads in self._reads.items():
+            for v in reads:
+                readers[v].add(u)
+        alike: dict[object, list[int]] = {}
+        for v, reads in self._reads.items():
+            edges = frozenset(reads), frozenset(readers[v]), v in self._targets
+            keep = (self._nbytes[v], self._keep_time[v]) if v in self._keepable else None
+            alike.setdefault((edges, keep, self._time[v]), []).append(v)
+        for first, *others in alike.values():
+            self._alike[first] += others
+            for v in others:
+                mine, its = self._time.pop(v), self._time[first]
+                self._time[first] = None if mine is None or its is None else mine + its
+                if v in self._keepable:
+                    self._nbytes[first] += self._nbytes[v]
+                    self._keep_time[first] += self._keep_time[v]
+                for u in readers[v]:
+                    self._reads[u].discard(v)
+                del self._reads[v]
+                self._keepable.discard(v)
+                self._targets.discard(v)
+
     def cut(self, price: Fraction) -> Choice:
         """The cheapest choice at ``price`` picoseconds a byte.
 
@@ -158,7 +190,8 @@ class CutNetwork:
         kept = [v for v in self._keepable if ("out", v) in side and v not in side]
         time = sum(t for v, t in self._time.items() if t is not None and v in side)
         time += sum(self._keep_time[v] for v in kept)
-        return Choice(frozenset(kept), sum(self._nbytes[v] for v in kept), time)
+        every = frozenset(value for v in kept for value in self._alike[v])
+        return Choice(every, sum(self._nbytes[v] for v in kept), time)
 
     def side(self, price: Fraction) -> Vertices:
         """The sink's side of the cheapest cut at a price."""

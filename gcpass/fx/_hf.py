@@ -31,9 +31,12 @@ _AUTO = {
     "masked": "AutoModelForMaskedLM",
     "seq2seq": "AutoModelForSeq2SeqLM",
     "image": "AutoModelForImageClassification",
+    "speech": "AutoModelForSpeechSeq2Seq",
 }
+_INPUTS = {"image": "pixel_values", "speech": "input_features"}
 _ATTENTION_DROPOUTS = ("attn_pdrop", "attention_probs_dropout_prob", "attention_dropout")
-_DEPTHS = ("num_hidden_layers", "n_layer", "num_layers")
+_DEPTHS = ("num_hidden_layers", "n_layer", "num_layers")  # of the one stack
+_STACKS = (*_DEPTHS, "num_decoder_layers", "encoder_layers", "decoder_layers")
 
 
 class _TrainingLoss(nn.Module):
@@ -44,14 +47,13 @@ class _TrainingLoss(nn.Module):
         if kind == "causal":  # for some models it is guessed, with a warning that breaks the graph
             model.loss_type = "ForCausalLM"  # type: ignore[assignment]
         self.model = model
-        self._takes_images = kind == "image"
-        self._has_cache = kind in ("causal", "seq2seq")
+        self._inputs = _INPUTS.get(kind, "input_ids")
+        self._has_cache = kind in ("causal", "seq2seq", "speech")
 
     def forward(self, inputs: Tensor, labels: Tensor) -> Tensor:
-        """inputs: [batch, seq] ids or [batch, channels, height, width]; labels: ids or classes."""
-        name = "pixel_values" if self._takes_images else "input_ids"
+        """Inputs and labels as `Architecture.inputs` makes them."""
         options = {"use_cache": False} if self._has_cache else {}
-        return self.model(**{name: inputs}, labels=labels, **options).loss
+        return self.model(**{self._inputs: inputs}, labels=labels, **options).loss
 
 
 @dataclass(frozen=True)
@@ -60,7 +62,8 @@ class Architecture:
 
     Attributes:
         name: as the user wrote it.
-        kind: what it is trained for: ``"causal"``, ``"masked"``, ``"seq2seq"`` or ``"image"``.
+        kind: what it is trained for: ``"causal"``, ``"masked"``, ``"seq2seq"``, ``"image"`` or
+            ``"speech"``.
         config: the checked configuration.
     """
 
@@ -71,7 +74,7 @@ class Architecture:
     @property
     def depth(self) -> int | None:
         """How many layers its one stack has; None if there are several stacks, or none known."""
-        if self.kind == "seq2seq":
+        if self.kind in ("seq2seq", "speech"):
             return None
         return next(
             (int(getattr(self.config, d)) for d in _DEPTHS if hasattr(self.config, d)), None
@@ -80,6 +83,8 @@ class Architecture:
     @property
     def longest(self) -> int | None:
         """The longest sequence that its learned positions allow; None if there is no such bound."""
+        if self.kind == "speech":
+            return int(self.config.max_target_positions)
         learned = self.config.model_type in ("gpt2", "bert", "roberta", "opt")
         return int(self.config.max_position_embeddings) if learned else None
 
@@ -106,13 +111,17 @@ class Architecture:
         return _TrainingLoss(model, self.kind).train()
 
     def inputs(self, batch: int, seq: int, dtype: torch.dtype) -> tuple[Tensor, Tensor]:
-        """Inputs and labels; ids are [batch, seq], images as the configuration says."""
+        """Inputs and labels: ids are [batch, seq]; images, and the spectra [batch, mel bins,
+        frames] of speech, of the configuration's size."""
         if self.kind == "image":
             size = self.config.image_size
             height, width = (size, size) if isinstance(size, int) else size
             images = torch.zeros(batch, self.config.num_channels, height, width, dtype=dtype)
             return images, torch.zeros(batch, dtype=torch.long)
         ids = torch.zeros(batch, seq, dtype=torch.long)
+        if self.kind == "speech":  # the encoder's first convolutions halve the frames
+            bins, frames = self.config.num_mel_bins, 2 * self.config.max_source_positions
+            return torch.zeros(batch, bins, frames, dtype=dtype), ids
         return ids, ids.clone()
 
 
@@ -168,6 +177,9 @@ def find_architecture(name: str, changes: Sequence[str] = ()) -> Architecture:
         config = type(defaults)(**{"use_cache": False, **values})
     except Exception as error:
         raise OptionError(f"hf:{name}: --config is not possible: {error}") from error
+    for key in _STACKS:
+        if values.get(key) == 0:
+            raise OptionError(f"hf:{name}: --config {key}=0 must be at least 1")
     return Architecture(name, kind, config)
 
 
@@ -222,6 +234,7 @@ def _kind(name: str, model_type: str, architectures: Sequence[str] | None) -> st
 
     mappings: dict[str, Any] = {
         "image": auto.MODEL_FOR_IMAGE_CLASSIFICATION_MAPPING_NAMES,
+        "speech": {"whisper": auto.MODEL_FOR_SPEECH_SEQ_2_SEQ_MAPPING_NAMES.get("whisper", "")},
         "seq2seq": auto.MODEL_FOR_SEQ_TO_SEQ_CAUSAL_LM_MAPPING_NAMES,
         "masked": auto.MODEL_FOR_MASKED_LM_MAPPING_NAMES,
         "causal": auto.MODEL_FOR_CAUSAL_LM_MAPPING_NAMES,
