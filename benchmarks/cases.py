@@ -25,6 +25,8 @@ sys.path.insert(0, str(Path(__file__).parents[1] / "tests"))
 from _oracle import FLOOR, STOCK, Judged, System, Verdict, gcpass, judge, perform, stock
 from cases import CASES, Case, Run
 
+from benchmarks import real
+
 TITLES = ("torch at its default", "torch at budgets", "gcpass")
 STOCK_BUDGETS = (0.5, 0.0)
 GCPASS_BUDGETS = (None, 0.5, FLOOR)
@@ -137,7 +139,10 @@ def _document(rows: dict[Case, Row]) -> str:
     )
     for kind in dict.fromkeys(case.kind for case in rows):
         text += _line(kind, [row for case, row in rows.items() if case.kind == kind])
-    text += _line("all", list(rows.values())) + _FUZZ
+    text += _line("all", list(rows.values()))
+    if real.RECORD.exists():
+        text += real.section(json.loads(real.RECORD.read_text()))
+    text += _FUZZ
     for title, column in zip(TITLES, zip(*rows.values(), strict=True), strict=True):
         text += f"\n## Not right: {title}\n\n"
         text += "".join(

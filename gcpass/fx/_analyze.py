@@ -12,7 +12,7 @@ from gcpass._errors import UnsupportedGraph
 from gcpass._problem import Op, Phase, Problem, Storage
 from gcpass._units import PICOSECONDS
 from gcpass.fx import _compat, _meta
-from gcpass.fx._call import block_nbytes, call_of, elements_nbytes, packet_name
+from gcpass.fx._call import block_nbytes, call_of, elements_nbytes, items_of, packet_name
 from gcpass.fx._choices import drifting_choices
 from gcpass.fx._constraints import Rules, keep_what_is_viewed
 from gcpass.fx._costs import Prices
@@ -167,10 +167,8 @@ class _Builder:
 
     def _check_value(self, node: fx.Node, value: object) -> None:
         known = (torch.Tensor, torch.SymInt, torch.SymFloat, torch.SymBool, int, float, bool)
-        if isinstance(value, dict):
-            value = list(value.values())
-        items = value if isinstance(value, (list, tuple)) else [value]
-        for item in items:
+        items = items_of(value)
+        for item in [value] if items is None else items:
             if item is not None and not isinstance(item, known):
                 raise UnsupportedGraph(
                     f"{node.name} ({_target_name(node)}) has a value of type "
@@ -189,13 +187,12 @@ class _Builder:
             return False
         if node.target is operator.getitem and isinstance(node.args[0], fx.Node):
             return self._place_item(index, node)
-        if isinstance(value, dict):  # of a user's Triton kernel: what it writes, by name
-            value = list(value.values())
-        if isinstance(value, (list, tuple)):  # an item that is no tensor gets an empty storage
+        items = items_of(value)
+        if items is not None:  # one that is no tensor gets an empty storage
             self.values[node] = tuple(
-                self._store(index, block_nbytes(item), None) for item in value
+                self._store(index, block_nbytes(item), None) for item in items
             )
-            return any(isinstance(item, torch.Tensor) for item in value)
+            return any(isinstance(item, torch.Tensor) for item in items)
         no_tensor = _compat.is_symbol(node) or _compat.is_opaque(node)
         if isinstance(value, torch.Tensor) or no_tensor:
             size = (

@@ -70,12 +70,18 @@ def block_nbytes(value: object) -> int:
     return extent * value.dtype.itemsize
 
 
+def items_of(value: object) -> list[object] | None:
+    """What a value consists of, in order; None if it is a single one."""
+    if isinstance(value, dict):  # of a user's Triton kernel: what it writes, by name
+        return list(value.values())
+    return list(value) if isinstance(value, (list, tuple)) else None
+
+
 def elements(value: object) -> int:
     """How many elements the tensors of a value have."""
-    if isinstance(value, dict):  # what a user's Triton kernel takes and returns, by name
-        return sum(map(elements, value.values()))
-    if isinstance(value, (list, tuple)):
-        return sum(map(elements, value))
+    items = items_of(value)
+    if items is not None:
+        return sum(map(elements, items))
     if not isinstance(value, torch.Tensor):
         return 0
     count = 1
@@ -86,8 +92,7 @@ def elements(value: object) -> int:
 
 def elements_nbytes(value: object) -> int:
     """Bytes of the elements of a value's tensors, however they are laid out."""
-    if isinstance(value, dict):
-        return sum(map(elements_nbytes, value.values()))
-    if isinstance(value, (list, tuple)):
-        return sum(map(elements_nbytes, value))
+    items = items_of(value)
+    if items is not None:
+        return sum(map(elements_nbytes, items))
     return elements(value) * value.dtype.itemsize if isinstance(value, torch.Tensor) else 0

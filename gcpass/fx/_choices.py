@@ -30,7 +30,7 @@ from torch import fx
 
 from gcpass._problem import Phase
 from gcpass.fx import _compat, _meta
-from gcpass.fx._call import packet_name
+from gcpass.fx._call import items_of, packet_name
 from gcpass.fx._views import base_of
 
 # Values of floating point that jump, as integers do.
@@ -109,7 +109,7 @@ def _chooses(node: fx.Node, phases: dict[fx.Node, Phase]) -> bool:
     if phases[node] is not Phase.FORWARD or _is_exact_test(node):
         return False
     value = _meta.value(node)
-    if isinstance(value, (list, tuple, dict)):
+    if items_of(value) is not None:
         return any(
             phases[user] is Phase.FORWARD and _is_discrete(user)
             for user in node.users

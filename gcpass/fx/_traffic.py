@@ -15,7 +15,7 @@ from torch import fx
 
 from gcpass._problem import Kernel
 from gcpass.fx import _meta
-from gcpass.fx._call import block_nbytes, elements_nbytes, packet_name
+from gcpass.fx._call import block_nbytes, elements_nbytes, items_of, packet_name
 from gcpass.fx._kernels import kernel
 from gcpass.fx._phases import is_tangent
 from gcpass.fx._views import base_of, view_root
@@ -51,7 +51,7 @@ def _kernels(order: Sequence[fx.Node]) -> dict[fx.Node, int]:
             continue
         if kernel(node) is not Kernel.EXTERN:
             numbers[node] = current
-        elif block_nbytes(_meta.value(node)) or isinstance(_meta.value(node), (list, tuple, dict)):
+        elif block_nbytes(_meta.value(node)) or items_of(_meta.value(node)) is not None:
             current += 1
     return numbers
 
