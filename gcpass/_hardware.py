@@ -8,7 +8,9 @@ sheets), and `gcpass calibrate` measures one on a device of yours. The two have 
     attained              the part of those peaks that kernels reach: ``matmul``, ``convolution``,
                           ``attention`` (of the matmul rate) and ``bytes`` (of the bandwidth)
     elements_per_second   of pointwise work that arithmetic bounds: ``transcendental`` functions,
-                          ``random`` numbers
+                          ``random`` numbers; where known, ``fused_random``: those that Inductor
+                          draws in a loop, and ``mask``: booleans that a loop writes and another
+                          reads, where that takes longer than their bytes do
     launch_seconds        the least that a kernel takes
 """
 
@@ -79,6 +81,11 @@ class Hardware:
         """Reachable bytes per second."""
         return self.bytes_per_second * self.attained["bytes"]
 
+    def element_rate(self, kind: str) -> float:
+        """Elements per second of a kind of arithmetic."""
+        rates = self.elements_per_second
+        return rates.get(kind, rates["random"] if kind == "fused_random" else 0.0)
+
     @property
     def fingerprint(self) -> str:
         """Changes with any figure."""
@@ -129,6 +136,11 @@ def _check_figures(hardware: Hardware, path: Path) -> None:
         **{
             f"elements_per_second[{k!r}]": _item(hardware.elements_per_second, k)
             for k in ("transcendental", "random")
+        },
+        **{
+            f"elements_per_second[{k!r}]": rate
+            for k in ("fused_random", "mask")
+            if (rate := _item(hardware.elements_per_second, k)) is not None
         },
     }
     for name, value in needed.items():

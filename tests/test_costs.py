@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import operator
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -12,7 +13,9 @@ import torch.nn.functional as F
 from torch import fx, nn
 from torch.utils.flop_counter import FlopCounterMode
 
+from gcpass._evaluate import Evaluator
 from gcpass._hardware import Hardware
+from gcpass._solvers._corners import unconstrained
 from gcpass._units import PICOSECONDS
 from gcpass.fx._analyze import Analysis, analyze
 from gcpass.fx._call import call_of
@@ -94,6 +97,30 @@ def test_convolutions_and_attention_have_rates_of_their_own() -> None:
     name = "aten._scaled_dot_product_flash_attention_for_cpu"
     assert seconds(found, name) == pytest.approx(count / 0.25e12 + 1e-6, rel=1e-3)
     assert seconds(found, name + "_backward") == pytest.approx(2.5 * count / 0.25e12 + 1e-6, 1e-3)
+
+
+@pytest.mark.parametrize("slow", [False, True])
+def test_booleans_that_a_loop_writes_have_a_price_of_their_own(slow: bool) -> None:
+    """Where it is high, the fastest plan keeps dropout's mask as numbers, or draws them again;
+    drawing has the price of loops that Inductor writes, not of ATen's generator."""
+    rates = {**DEVICE.elements_per_second, "random": 1e3, "fused_random": 1e6}
+    rates["mask"] = 1e5 if slow else 1e9
+    prices = Roofline(replace(DEVICE, elements_per_second=rates))
+    x, w = leaf(64, 64), leaf(64, 64)
+    found = analysis(
+        lambda x, w: (F.dropout(x @ w, 0.1) @ w).square().sum(),
+        *(x, w),
+        codegen="inductor",
+        prices=prices,
+    )
+    assert seconds(found, "prims.inductor_random") == pytest.approx(64 * 64 / 1e6)
+    problem = found.problem
+    masks = [i for i, op in enumerate(problem.ops) if op.target in ("aten.gt", "aten.lt")]
+    assert [problem.keep_picoseconds(i) for i in masks] == [
+        pytest.approx(PICOSECONDS * 64 * 64 / rates["mask"])
+    ]
+    kept, _ = unconstrained(Evaluator(problem))
+    assert (masks[0] in kept) is not slow
 
 
 def test_flops_are_those_that_torch_counts() -> None:

@@ -19,7 +19,7 @@ from gcpass._hardware import (
     profile_named,
     read_profile,
 )
-from gcpass.fx import _devices, _prices
+from gcpass.fx import _calibrate, _devices, _prices
 from gcpass.fx._calibrate import STAGES, calibrate
 from gcpass.fx._costs import Roofline
 
@@ -91,6 +91,7 @@ def test_the_fingerprint_changes_with_a_figure() -> None:
         ({"flops_per_second": 1e12}, "float32"),
         ({"attained": {"matmul": 1.0}}, "convolution"),
         ({"elements_per_second": {"random": 1e9}}, "transcendental"),
+        ({"elements_per_second": {"transcendental": 1e9, "random": 1e9, "mask": 0}}, "mask"),
         ({"speed": 1}, "unknown field 'speed'"),
     ],
 )
@@ -181,7 +182,19 @@ def test_calibrating_measures_every_figure_and_says_where_it_is() -> None:
     assert 1e9 < hardware.flops_per_second["float32"] < 1e14
     assert 1e8 < hardware.byte_rate < 1e13
     assert 1e-8 < hardware.launch_seconds < 1e-2
-    assert 1e6 < hardware.elements_per_second["random"] < 1e12
+    assert set(hardware.elements_per_second) >= {"transcendental", "random", "fused_random"}
+    assert all(1e6 < rate < 1e12 for rate in hardware.elements_per_second.values())
+
+
+def test_without_a_compiler_the_loops_are_left_out(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    def refuse(*args: object, **options: object) -> None:
+        raise RuntimeError("no C++ compiler")
+
+    monkeypatch.setattr(torch, "compile", refuse)
+    assert _calibrate._loop_rates(CPU, 16, 1e9) == {}
+    assert "no C++ compiler" in caplog.text
 
 
 def test_the_command_writes_a_profile_that_can_be_used(tmp_path: Path) -> None:
@@ -197,6 +210,7 @@ def test_the_command_writes_where_auto_looks(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("GCPASS_CACHE", str(tmp_path))
+    monkeypatch.setattr(_calibrate, "_loop_rates", lambda *_: {})  # it compiles for seconds
     done = CliRunner().invoke(app, ["calibrate", "--device", "cpu"])
     assert done.exit_code == 0, done.output
     assert _prices.find_prices("auto", CPU).name == _devices.device_name(CPU)

@@ -12,7 +12,7 @@ from gcpass._errors import UnsupportedGraph
 from gcpass._problem import Op, Phase, Problem, Storage
 from gcpass._units import PICOSECONDS
 from gcpass.fx import _compat, _meta
-from gcpass.fx._call import block_nbytes, call_of, elements_nbytes, items_of, packet_name
+from gcpass.fx._call import block_nbytes, call_of, items_of, packet_name
 from gcpass.fx._choices import drifting_choices
 from gcpass.fx._constraints import Rules, keep_what_is_viewed
 from gcpass.fx._costs import Prices
@@ -143,7 +143,7 @@ class _Builder:
         if node.op == "call_function" and produces and node.target is not operator.getitem:
             call = call_of(node)
             cost = round(PICOSECONDS * self.prices.seconds(call, self.traffic.get(node)))
-            traffic = round(PICOSECONDS * self.prices.traffic_seconds(elements_nbytes(value)))
+            traffic = round(PICOSECONDS * self.prices.traffic_seconds(value))
             if self.workspaces_count:
                 fused = self.codegen == "inductor"  # which lays convolutions out channels last
                 workspace = workspace_nbytes(call, channels_last=fused) + dense_copies_nbytes(call)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import math
 import time
 from collections.abc import Callable, Iterator
@@ -14,6 +15,8 @@ from gcpass._hardware import Hardware
 from gcpass.fx._devices import calibrated_path, device_name, synchronize
 from gcpass.fx._timed import all_seconds
 
+log = logging.getLogger("gcpass")
+
 _LONG_SECONDS = 0.03  # a matrix product that takes this long says how fast they are
 _SIZES = {"cpu": (256, 512, 1024, 2048), "cuda": (1024, 2048, 4096, 8192)}
 _COPIED = {"cpu": 64 * 2**20, "cuda": 2**30}  # bytes: far more than any cache
@@ -22,7 +25,7 @@ _FLOATS = (torch.float32, torch.bfloat16, torch.float16, torch.float64)
 _RUNS, _MATMUL_RUNS = 25, 9
 _WARM_SECONDS = 0.5  # of work before anything is timed: clocks rise, thread pools start
 
-STAGES = len(_FLOATS) + 6
+STAGES = len(_FLOATS) + 7
 
 Progress = Callable[[str], None]
 
@@ -73,6 +76,8 @@ def calibrate(device: torch.device, progress: Progress = lambda stage: None) -> 
         transcendental = _transcendental_rate(device, _POINTWISE[kind])
         progress("random numbers")
         random = _random_rate(device, _POINTWISE[kind])
+        progress("what Inductor's loops take")
+        loops = _loop_rates(device, _POINTWISE[kind], bandwidth)
         progress("a kernel's launch")
         launch = _launch_seconds(device)
     return Hardware(
@@ -87,7 +92,7 @@ def calibrate(device: torch.device, progress: Progress = lambda stage: None) -> 
             "attention": attention / base,
             "bytes": 1.0,
         },
-        elements_per_second={"transcendental": transcendental, "random": random},
+        elements_per_second={"transcendental": transcendental, "random": random, **loops},
         launch_seconds=launch,
         memory_bytes=torch.cuda.get_device_properties(device).total_memory if kind == "cuda" else 0,
     )
@@ -170,6 +175,32 @@ def _transcendental_rate(device: torch.device, count: int) -> float:
 def _random_rate(device: torch.device, count: int) -> float:
     target = torch.empty(count, device=device)
     return count / _best_seconds(lambda: target.uniform_(), device)
+
+
+def _loop_rates(device: torch.device, count: int, bytes_per_second: float) -> dict[str, float]:
+    """Elements per second that loops compiled by Inductor draw, and write and read as booleans.
+
+    What booleans take is what they add to writing and reading floats; where that is less than
+    nothing, their bytes are all that counts. Nothing where Inductor cannot compile here.
+    """
+    source = torch.randn(count, device=device)
+    mask = source > 0
+
+    def seconds(function: Callable[..., torch.Tensor], *args: torch.Tensor) -> float:
+        compiled = torch.compile(function, fullgraph=True, dynamic=False)
+        return _best_seconds(lambda: compiled(*args), device)
+
+    try:
+        draw = seconds(torch.rand_like, source)
+        written = seconds(lambda x: x > 0, source) - seconds(lambda x: (x > 0).float(), source)
+        read = seconds(torch.mul, mask, source) - seconds(torch.mul, mask.float(), source)
+    except RuntimeError as error:
+        log.warning("gcpass: Inductor's loops are not measured: %s", error)
+        return {}
+    rates = {"fused_random": count / draw}
+    if written + read > 0:
+        rates["mask"] = count / (written + read + 2 * count / bytes_per_second)
+    return rates
 
 
 def _launch_seconds(device: torch.device) -> float:

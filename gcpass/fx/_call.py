@@ -12,7 +12,7 @@ from torch.fx.node import map_arg
 from gcpass.fx import _compat, _meta
 
 # Namespaces of operators that torch itself defines.
-TORCHS_OWN = ("aten", "prims", "prim", "inductor_prims", "_c10d_functional", "quantized")
+TORCHS_OWN = ("aten", "prims", "prim", "_c10d_functional", "quantized")
 
 
 @dataclass(frozen=True, eq=False)

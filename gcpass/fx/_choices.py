@@ -31,6 +31,7 @@ from torch import fx
 from gcpass._problem import Phase
 from gcpass.fx import _compat, _meta
 from gcpass.fx._call import items_of, packet_name
+from gcpass.fx._random import is_random
 from gcpass.fx._views import base_of
 
 # Values of floating point that jump, as integers do.
@@ -45,7 +46,7 @@ _MOVING = {
                  "scalar_tensor", "full_like", "zeros_like", "ones_like", "zeros", "ones", "stack",
                  "new_full", "new_zeros", "new_ones", "empty_like", "arange", "lift_fresh_copy")
 }  # fmt: skip
-_MOVING |= {"prims.iota", "inductor_prims.lookup_seed"}
+_MOVING |= {"prims.iota"}
 _ATOMIC = {
     f"aten.{name}"
     for name in ("scatter_add", "index_add", "index_put", "scatter_reduce", "index_reduce",
@@ -83,7 +84,7 @@ def drifting_choices(
 
 def _drifts(node: fx.Node, inexact: bool, codegen: str) -> bool:
     """Whether a second run of ``node`` may give floating-point values with other bits."""
-    if _is_random(node) or not _has_floating(_meta.value(node)):
+    if is_random(node) or not _has_floating(_meta.value(node)):
         return False
     if inexact:
         return True
@@ -124,12 +125,6 @@ def _is_exact_test(node: fx.Node) -> bool:
         return True
     numbers = [a for a in node.args if isinstance(a, float)]
     return name in ("aten.eq", "aten.ne") and any(map(math.isinf, numbers))
-
-
-def _is_random(node: fx.Node) -> bool:
-    return torch.Tag.nondeterministic_seeded in getattr(node.target, "tags", ()) or str(
-        node.target
-    ).startswith("inductor_prims.inductor_random")
 
 
 def _is_discrete(node: fx.Node) -> bool:

@@ -21,8 +21,7 @@ pointwise work that arithmetic bounds, W, and L for a kernel's launch.
                                                          bytes are those that it adds to the kernel
                                                          (`gcpass.fx._traffic`)
     ops of unknown cost                                  UNKNOWN x the bytes
-    a byte kept for the backward                         the first write of a new page, where freed
-                                                         memory goes back to the system (the CPU)
+    a value written by one loop and read by another      2 x bytes / W, or elements / A for booleans
 """
 
 from __future__ import annotations
@@ -64,8 +63,8 @@ class Prices(Protocol):
         """Time of one run of a call that is no view; ``added_nbytes`` to its kernel if it fuses."""
         ...
 
-    def traffic_seconds(self, nbytes: int) -> float:
-        """Time to write a value of so many bytes to memory once and to read it back once."""
+    def traffic_seconds(self, value: object) -> float:
+        """Time for one loop to write a (fake) value to memory, and for another to read it."""
         ...
 
     def finish(self) -> tuple[str, ...]:
@@ -90,8 +89,8 @@ class Reference:
         traffic = _operands_nbytes(call, count) / self.byte_rate
         return max((count or 0) / self.flop_rate, traffic)
 
-    def traffic_seconds(self, nbytes: int) -> float:
-        return 2 * nbytes / self.byte_rate
+    def traffic_seconds(self, value: object) -> float:
+        return 2 * elements_nbytes(value) / self.byte_rate
 
     def finish(self) -> tuple[str, ...]:
         return ()
@@ -125,11 +124,14 @@ class Roofline:
         kind = arithmetic(call)
         if kind is not None:
             larger = max(elements(call.value), *map(elements, call.tensors), 0)
-            times.append(larger / hardware.elements_per_second[kind])
+            times.append(larger / hardware.element_rate(kind))
         return max(times) + (hardware.launch_seconds if alone else 0.0)
 
-    def traffic_seconds(self, nbytes: int) -> float:
-        return 2 * nbytes / self.hardware.byte_rate
+    def traffic_seconds(self, value: object) -> float:
+        rate = self.hardware.element_rate("mask")
+        if rate and isinstance(value, torch.Tensor) and value.dtype is torch.bool:
+            return elements(value) / rate
+        return 2 * elements_nbytes(value) / self.hardware.byte_rate
 
     def finish(self) -> tuple[str, ...]:
         return ()

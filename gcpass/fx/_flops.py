@@ -14,8 +14,8 @@ _GROUPED = ("aten._grouped_mm", "aten._scaled_grouped_mm")
 _ATTENTION = ("scaled_dot_product", "flash_attention", "efficient_attention", "flex_attention")
 _RANDOM = {
     "rand", "randn", "rand_like", "randn_like", "randint", "bernoulli", "native_dropout",
-    "multinomial", "exponential", "inductor_random", "inductor_randint", "rrelu_with_noise",
-    "normal", "uniform", "log_normal", "cauchy", "geometric", "poisson", "dropout",
+    "multinomial", "exponential", "rrelu_with_noise", "normal", "uniform", "log_normal", "cauchy",
+    "geometric", "poisson", "dropout",
 }  # fmt: skip
 _TRANSCENDENTAL = {
     "exp", "exp2", "expm1", "log", "log2", "log10", "log1p", "logaddexp", "logsumexp", "erf",
@@ -55,8 +55,10 @@ def work(call: Call) -> str:
 
 
 def arithmetic(call: Call) -> str | None:
-    """What bounds pointwise work other than traffic: ``transcendental``, ``random`` or nothing."""
+    """What bounds pointwise work other than traffic, as profiles name it; None for nothing."""
     name = call.packet.rpartition(".")[2]
+    if name.startswith("inductor_rand"):
+        return "fused_random"
     if name in _RANDOM:
         return "random"
     if name == "pow" and isinstance(call.arguments[-1], (int, float)):

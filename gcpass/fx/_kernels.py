@@ -15,7 +15,7 @@ _REDUCTIONS = {
 _POINTWISE = {
     "convert_element_type", "_to_copy", "full", "full_like", "zeros_like", "ones_like", "iota",
     "arange", "scalar_tensor", "index", "gather", "embedding", "constant_pad_nd", "inductor_random",
-    "inductor_lookup_seed", "copy", "repeat", "slice_scatter", "select_scatter",
+    "inductor_randint", "inductor_lookup_seed", "copy", "repeat", "slice_scatter", "select_scatter",
     "zeros", "ones", "clone", "copy_", "masked_fill", "_low_memory_max_pool_offsets_to_indices",
     "upsample_nearest2d", "avg_pool2d", "triu", "tril", "expand_as", "flip",
 }  # fmt: skip

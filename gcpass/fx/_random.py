@@ -9,11 +9,6 @@ from torch import fx
 def is_random(node: fx.Node) -> bool:
     """Whether a second run of ``node`` may return other numbers."""
     target = node.target
-    if str(target) in (
-        "inductor_prims.inductor_seed.default",
-        "inductor_prims.inductor_seeds.default",
-    ):
-        return True
     if torch.Tag.nondeterministic_seeded not in getattr(target, "tags", ()):
         return False
     schema = getattr(target, "_schema", None)

@@ -71,8 +71,8 @@ class Timed:
         known = self._times.get(key, self._new.get(key))
         return self._model.seconds(call, None) if known is None else known
 
-    def traffic_seconds(self, nbytes: int) -> float:
-        return self._model.traffic_seconds(nbytes)
+    def traffic_seconds(self, value: object) -> float:
+        return self._model.traffic_seconds(value)
 
     def finish(self) -> tuple[str, ...]:
         """Write new times to the file, and say what could not be timed."""
