@@ -17,63 +17,63 @@ GATED = {**SMALL, "intermediate_size": 64, "num_key_value_heads": 1, "vocab_size
 Batch = dict[str, Tensor]
 
 
-def _tokens() -> Batch:
-    tokens = torch.randint(3, 120, (2, 12))
+def _tokens(rows: int) -> Batch:
+    tokens = torch.randint(3, 120, (rows, 12))
     return {"input_ids": tokens, "labels": tokens}
 
 
-def _gpt2() -> tuple[nn.Module, Batch]:
+def _gpt2(rows: int) -> tuple[nn.Module, Batch]:
     config = transformers.GPT2Config(n_embd=32, n_layer=2, n_head=2, vocab_size=128, n_positions=32)
-    return transformers.GPT2LMHeadModel(config), _tokens()
+    return transformers.GPT2LMHeadModel(config), _tokens(rows)
 
 
-def _llama() -> tuple[nn.Module, Batch]:
-    return transformers.LlamaForCausalLM(transformers.LlamaConfig(**GATED)), _tokens()
+def _llama(rows: int) -> tuple[nn.Module, Batch]:
+    return transformers.LlamaForCausalLM(transformers.LlamaConfig(**GATED)), _tokens(rows)
 
 
-def _mistral() -> tuple[nn.Module, Batch]:
+def _mistral(rows: int) -> tuple[nn.Module, Batch]:
     config = transformers.MistralConfig(**GATED, sliding_window=8)
-    return transformers.MistralForCausalLM(config), _tokens()
+    return transformers.MistralForCausalLM(config), _tokens(rows)
 
 
-def _mixtral() -> tuple[nn.Module, Batch]:
+def _mixtral(rows: int) -> tuple[nn.Module, Batch]:
     config = transformers.MixtralConfig(**GATED, num_local_experts=4, num_experts_per_tok=2)
-    return transformers.MixtralForCausalLM(config), _tokens()
+    return transformers.MixtralForCausalLM(config), _tokens(rows)
 
 
-def _bert() -> tuple[nn.Module, Batch]:
+def _bert(rows: int) -> tuple[nn.Module, Batch]:
     config = transformers.BertConfig(**SMALL, intermediate_size=64, vocab_size=128)
-    return transformers.BertForMaskedLM(config), _tokens()
+    return transformers.BertForMaskedLM(config), _tokens(rows)
 
 
-def _t5() -> tuple[nn.Module, Batch]:
+def _t5(rows: int) -> tuple[nn.Module, Batch]:
     config = transformers.T5Config(
         d_model=32, d_kv=16, d_ff=64, num_layers=2, num_heads=2, vocab_size=128,
         decoder_start_token_id=0,
     )  # fmt: skip
-    return transformers.T5ForConditionalGeneration(config), _tokens()
+    return transformers.T5ForConditionalGeneration(config), _tokens(rows)
 
 
-def _vit() -> tuple[nn.Module, Batch]:
+def _vit(rows: int) -> tuple[nn.Module, Batch]:
     config = transformers.ViTConfig(**SMALL, intermediate_size=64, image_size=16, patch_size=8)
-    batch = {"pixel_values": torch.randn(2, 3, 16, 16), "labels": torch.randint(2, (2,))}
+    batch = {"pixel_values": torch.randn(rows, 3, 16, 16), "labels": torch.randint(2, (rows,))}
     return transformers.ViTForImageClassification(config), batch
 
 
-def _whisper() -> tuple[nn.Module, Batch]:
+def _whisper(rows: int) -> tuple[nn.Module, Batch]:
     config = transformers.WhisperConfig(
         d_model=32, encoder_layers=2, decoder_layers=2, encoder_attention_heads=2,
         decoder_attention_heads=2, encoder_ffn_dim=64, decoder_ffn_dim=64, vocab_size=128,
         max_source_positions=16, num_mel_bins=8, pad_token_id=0, bos_token_id=1, eos_token_id=2,
         decoder_start_token_id=1,
     )  # fmt: skip
-    batch = {"input_features": torch.randn(2, 8, 32), "labels": torch.randint(3, 120, (2, 6))}
+    batch = {"input_features": torch.randn(rows, 8, 32), "labels": torch.randint(3, 120, (rows, 6))}
     return transformers.WhisperForConditionalGeneration(config), batch
 
 
-def _llama_with_adapters() -> tuple[nn.Module, Batch]:
+def _llama_with_adapters(rows: int) -> tuple[nn.Module, Batch]:
     peft = pytest.importorskip("peft")
-    model, batch = _llama()
+    model, batch = _llama(rows)
     return peft.get_peft_model(model, peft.LoraConfig(r=4, target_modules="all-linear")), batch
 
 
@@ -97,14 +97,14 @@ class _Denoiser(nn.Module):
         return SimpleNamespace(loss=nn.functional.mse_loss(found, noise))
 
 
-def _diffusion() -> tuple[nn.Module, Batch]:
-    noise = torch.randn(2, 4, 8, 8)
-    noisy, time = torch.randn(2, 4, 8, 8) + noise, torch.tensor([3, 700])
-    batch = {"noisy": noisy, "time": time, "text": torch.randn(2, 5, 12), "noise": noise}
+def _diffusion(rows: int) -> tuple[nn.Module, Batch]:
+    noise = torch.randn(rows, 4, 8, 8)
+    noisy, time = torch.randn(rows, 4, 8, 8) + noise, torch.randint(1000, (rows,))
+    batch = {"noisy": noisy, "time": time, "text": torch.randn(rows, 5, 12), "noise": noise}
     return _Denoiser(), batch
 
 
-MODELS: dict[str, Callable[[], tuple[nn.Module, Batch]]] = {
+MODELS: dict[str, Callable[[int], tuple[nn.Module, Batch]]] = {
     "gpt2": _gpt2,
     "llama": _llama,
     "mistral": _mistral,
@@ -126,11 +126,13 @@ def _without_dropout(model: nn.Module) -> None:
                 setattr(module, name, 0.0)
 
 
-def train(name: str, compiler: Callable[[Any], Any], *, checkpointed: bool = False) -> list[float]:
-    """The losses of three optimizer steps."""
+def train(
+    name: str, compiler: Callable[[Any], Any], *, rows: int = 2, checkpointed: bool = False
+) -> list[float]:
+    """The losses of three optimizer steps on a batch of so many rows."""
     torch._dynamo.reset()
     torch.manual_seed(0)
-    model, batch = MODELS[name]()
+    model, batch = MODELS[name](rows)
     model.train()
     _without_dropout(model)
     if checkpointed:
