@@ -155,7 +155,7 @@ class CutNetwork:
             edges = frozenset(reads), frozenset(readers[v]), v in self._targets
             keep = (self._nbytes[v], self._keep_time[v]) if v in self._keepable else None
             alike.setdefault((edges, keep, self._time[v]), []).append(v)
-        for first, *others in alike.values():
+        for first, *others in alike.values():  # what is read comes before its readers
             self._alike[first] += others
             for v in others:
                 mine, its = self._time.pop(v), self._time[first]
