@@ -6,7 +6,6 @@ from dataclasses import replace
 from typing import Annotated
 
 import typer
-from click.core import ParameterSource
 
 from gcpass._budget import parse_budget
 from gcpass._cli import _options as o
@@ -29,6 +28,12 @@ _OF_A_DEVICE = (
     "world_size",
     "reserve",
 )
+
+
+def _is_given(context: typer.Context, name: str) -> bool:
+    """Whether an option stands on the command line; typer has a click of its own, or the usual."""
+    source = context.get_parameter_source(name)
+    return source is not None and source.name == "COMMANDLINE"
 
 
 def read_rules(given: list[str] | None) -> dict[str, str]:
@@ -86,11 +91,7 @@ def plan(
     given = [name for name, value in of_a_plan.items() if value is not None]
     if on_a_device and given:
         raise OptionError(f"{given[0]} is of a plan; here the device's memory decides")
-    given = [
-        f"--{name.replace('_', '-')}"
-        for name in _OF_A_DEVICE
-        if context.get_parameter_source(name) is ParameterSource.COMMANDLINE
-    ]
+    given = [f"--{name.replace('_', '-')}" for name in _OF_A_DEVICE if _is_given(context, name)]
     if given and not on_a_device:
         raise OptionError(
             f"{given[0]} says how a model trains on a device, and {target} is only planned: give "
