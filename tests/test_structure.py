@@ -7,6 +7,8 @@ small bad samples here as well as on the package.
 from __future__ import annotations
 
 import ast
+import re
+import sys
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -14,6 +16,7 @@ from pathlib import Path
 import pytest
 
 PACKAGE = Path(__file__).resolve().parent.parent / "gcpass"
+PYPROJECT = (PACKAGE.parent / "pyproject.toml").read_text(encoding="utf-8")
 
 # A module imports only from rows above its own (and from itself, where it is a package).
 ORDER = (
@@ -144,6 +147,18 @@ def torch_outside_fx(source: Source) -> list[str]:
         source.at(node, f"imports {name} outside gcpass/fx")
         for node, name in _imports(source)
         if name.split(".")[0] in ("torch", "functorch")
+    ]
+
+
+def undeclared(source: Source) -> list[str]:
+    """What comes along with a dependency in one version need not in another."""
+    declared = re.findall(r'"([a-z]+)>=', PYPROJECT.partition("\ntest = [")[0])
+    ours = ("gcpass", "benchmarks")  # the zoo, where there is a checkout
+    known = {*declared, *ours, "functorch", *sys.stdlib_module_names}
+    return [
+        source.at(node, f"imports {name}, which pyproject.toml does not ask for")
+        for node, name in _imports(source)
+        if name.split(".")[0] not in known
     ]
 
 
@@ -291,6 +306,7 @@ def long_files(source: Source) -> list[str]:
 
 CHECKS: tuple[Check, ...] = (
     torch_outside_fx,
+    undeclared,
     private_torch,
     import_direction,
     prints,
@@ -317,6 +333,8 @@ BAD: tuple[tuple[Check, str, str], ...] = (
     (torch_outside_fx, "_cli/_demo.py", "def f():\n    from torch import fx"),
     (torch_outside_fx, "__init__.py", "from functorch.compile import ts_compile"),
     (torch_outside_fx, "_plan.py", "import importlib\nimportlib.import_module('torch.fx')"),
+    (undeclared, "_cli/_plan.py", "from click.core import ParameterSource"),
+    (undeclared, "fx/_lower.py", "def f():\n    import sympy"),
     (private_torch, "fx/_lower.py", "import torch._dynamo"),
     (private_torch, "fx/_lower.py", "from torch._subclasses import FakeTensorMode"),
     (private_torch, "fx/_lower.py", "from torch.utils import _pytree"),
@@ -357,6 +375,7 @@ BAD: tuple[tuple[Check, str, str], ...] = (
 GOOD: tuple[tuple[Check, str, str], ...] = (
     (torch_outside_fx, "fx/_lower.py", "import torch"),
     (torch_outside_fx, "_plan.py", "import torchlike\nname = 'torch'"),
+    (undeclared, "_plan.py", "import json, numpy, rich.table\nfrom scipy import optimize"),
     (private_torch, "fx/_compat.py", "import torch\nfrom torch._C import x\ntorch._C"),
     (private_torch, "fx/_lower.py", "import torch\ntorch.__version__\nself._C\nx.torch._C"),
     (private_torch, "fx/_lower.py", "import torch\ntorch.ops.aten._unsafe_view.default"),
