@@ -80,7 +80,9 @@ def section(record: dict[str, Any]) -> str:
     """The record as a section of a page."""
     made = record["where"]
     text = TEXT.format(where=f"torch {made['torch']}, {made['device']}, {made['date'][:10]}")
-    return text + "".join(line(name, row) + "\n" for name, row in record["models"].items())
+    text += "".join(line(name, row) + "\n" for name, row in record["models"].items())
+    missing = [f"`{name}`" for name in MODELS if name not in record["models"]]
+    return text + (f"\nNot run yet: {', '.join(missing)}.\n" if missing else "")
 
 
 def line(name: str, row: dict[str, Any]) -> str:
