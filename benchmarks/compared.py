@@ -79,7 +79,7 @@ def summary(made: Comparison) -> list[str]:
         f"- It recomputes more than the policy in {len(more)}: "
         + (", ".join(more) or "none")
         + ". "
-        "Keeping what fusion would give no buffer takes time too, so that the fastest plan recomputes a little; in this record more than it does now, for gcpass then gave every byte kept on a CPU a price.",
+        "Keeping what fusion would give no buffer takes time too, so that the fastest plan recomputes a little (benchmarks/results/README.md says what prices a record was made with).",
     ]
     unplanned = [
         f"`{row.model}` {row.label}"

@@ -39,6 +39,7 @@ _SLOWER = {  # where a profile has no rate of its own for a data type
     "int8": "float8",
     "float64": "float32",
 }
+_LESS_EXACT = {"fused_random": "random"}  # where a profile has no rate of its own
 
 
 @dataclass(frozen=True)
@@ -84,7 +85,7 @@ class Hardware:
     def element_rate(self, kind: str) -> float:
         """Elements per second of a kind of arithmetic."""
         rates = self.elements_per_second
-        return rates.get(kind, rates["random"] if kind == "fused_random" else 0.0)
+        return rates[kind if kind in rates else _LESS_EXACT.get(kind, kind)]
 
     @property
     def fingerprint(self) -> str:

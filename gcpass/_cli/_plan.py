@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import replace
 from typing import Annotated
 
@@ -14,6 +15,7 @@ from gcpass._cli._workload import is_named, read, tracer
 from gcpass._errors import OptionError
 
 NOT_FITTING = 3  # exit code
+_OF_A_PLAN = ("budget", "policy", "rule")
 _OF_A_DEVICE = (
     "config",
     "batch",
@@ -30,10 +32,14 @@ _OF_A_DEVICE = (
 )
 
 
-def _is_given(context: typer.Context, name: str) -> bool:
-    """Whether an option stands on the command line; typer has a click of its own, or the usual."""
-    source = context.get_parameter_source(name)
-    return source is not None and source.name == "COMMANDLINE"
+def _given(context: typer.Context, names: Iterable[str]) -> list[str]:
+    """The options that stand on the command line; typer has a click of its own, or the usual."""
+    sources = {name: context.get_parameter_source(name) for name in names}
+    return [
+        f"--{name.replace('_', '-')}"
+        for name, source in sources.items()
+        if source is not None and source.name == "COMMANDLINE"
+    ]
 
 
 def read_rules(given: list[str] | None) -> dict[str, str]:
@@ -87,11 +93,10 @@ def plan(
     Exit codes: 0 fits, 3 does not, 2 bad input.
     """
     on_a_device = is_named(target) or device_memory is not None
-    of_a_plan = {"--budget": budget, "--policy": policy, "--rule": rule}
-    given = [name for name, value in of_a_plan.items() if value is not None]
+    given = _given(context, _OF_A_PLAN)
     if on_a_device and given:
         raise OptionError(f"{given[0]} is of a plan; here the device's memory decides")
-    given = [f"--{name.replace('_', '-')}" for name in _OF_A_DEVICE if _is_given(context, name)]
+    given = _given(context, _OF_A_DEVICE)
     if given and not on_a_device:
         raise OptionError(
             f"{given[0]} says how a model trains on a device, and {target} is only planned: give "

@@ -118,10 +118,7 @@ class CutNetwork:
         That is so if v cannot be kept, or if keeping u costs no more than keeping v would at any
         price: whatever is recomputed of v serves u alone.
         """
-        readers: dict[int, list[int]] = {v: [] for v in self._reads}
-        for u, reads in self._reads.items():
-            for v in reads:
-                readers[v].append(u)
+        readers = self._readers()
         for v in sorted(self._reads):
             if v in self._targets or len(readers[v]) != 1:
                 continue
@@ -136,7 +133,7 @@ class CutNetwork:
             mine, its = self._time.pop(v), self._time[u]
             self._time[u] = None if mine is None or its is None else mine + its
             for w in self._reads[v]:
-                readers[w] = list(dict.fromkeys(u if r == v else r for r in readers[w]))
+                readers[w] = {u if r == v else r for r in readers[w]}
             self._reads[u] = (self._reads[u] | self._reads.pop(v)) - {v}
             self._keepable.discard(v)
 
@@ -146,10 +143,7 @@ class CutNetwork:
         To exchange two of them changes nothing of the network, and so nothing of the one sink's
         side with the fewest vertices: both are on it, or neither is.
         """
-        readers: dict[int, set[int]] = {v: set() for v in self._reads}
-        for u, reads in self._reads.items():
-            for v in reads:
-                readers[v].add(u)
+        readers = self._readers()
         alike: dict[object, list[int]] = {}
         for v, reads in self._reads.items():
             edges = frozenset(reads), frozenset(readers[v]), v in self._targets
@@ -157,17 +151,24 @@ class CutNetwork:
             alike.setdefault((edges, keep, self._time[v]), []).append(v)
         for first, *others in alike.values():  # what is read comes before its readers
             self._alike[first] += others
+            count, time = len(self._alike[first]), self._time[first]
+            self._time[first] = None if time is None else count * time
+            if first in self._keepable:
+                self._nbytes[first] *= count
+                self._keep_time[first] *= count
             for v in others:
-                mine, its = self._time.pop(v), self._time[first]
-                self._time[first] = None if mine is None or its is None else mine + its
-                if v in self._keepable:
-                    self._nbytes[first] += self._nbytes[v]
-                    self._keep_time[first] += self._keep_time[v]
                 for u in readers[v]:
                     self._reads[u].discard(v)
-                del self._reads[v]
+                del self._reads[v], self._time[v]
                 self._keepable.discard(v)
                 self._targets.discard(v)
+
+    def _readers(self) -> dict[int, set[int]]:
+        readers: dict[int, set[int]] = {v: set() for v in self._reads}
+        for u, reads in self._reads.items():
+            for v in reads:
+                readers[v].add(u)
+        return readers
 
     def cut(self, price: Fraction) -> Choice:
         """The cheapest choice at ``price`` picoseconds a byte.

@@ -128,9 +128,9 @@ class Roofline:
         return max(times) + (hardware.launch_seconds if alone else 0.0)
 
     def traffic_seconds(self, value: object) -> float:
-        rate = self.hardware.element_rate("mask")
-        if rate and isinstance(value, torch.Tensor) and value.dtype is torch.bool:
-            return elements(value) / rate
+        is_mask = isinstance(value, torch.Tensor) and value.dtype is torch.bool
+        if is_mask and "mask" in self.hardware.elements_per_second:
+            return elements(value) / self.hardware.element_rate("mask")
         return 2 * elements_nbytes(value) / self.hardware.byte_rate
 
     def finish(self) -> tuple[str, ...]:
