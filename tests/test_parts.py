@@ -67,7 +67,7 @@ def test_the_part_that_frees_most_for_its_time_is_flipped_first() -> None:
     best = min(exchanged(evaluator, fast, small, budget, 100), key=lambda f: len(f[1].recomputed))
     assert best[0] == {B1, M1, A2, M2}
     assert best[1].peak_nbytes == fast[1].peak_nbytes - 80
-    by_position = _between(evaluator, FAST, SMALL, budget)
+    by_position = _between(evaluator, FAST, SMALL, budget, 100)
     assert all(len(e.recomputed) == 2 for _, e in by_position)
 
 

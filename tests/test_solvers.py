@@ -19,7 +19,7 @@ from gcpass._solvers import Status, _flow, _ilp, find_solver
 from gcpass._solvers._bound import lower_bound
 from gcpass._solvers._boundaries import find_boundaries
 from gcpass._solvers._cut import CutNetwork
-from gcpass._solvers._hull import hull
+from gcpass._solvers._hull import Hull
 
 pytestmark = pytest.mark.usefixtures("thorough_search")
 
@@ -60,7 +60,7 @@ def test_a_cut_is_the_cheapest_plan_at_its_price(problem: Problem, price: int) -
 def test_cuts_between_two_known_ones_are_exact(problem: Problem) -> None:
     """The hull's cuts, from which all that is decided was taken out, against whole ones."""
     network = CutNetwork(problem, problem.forward_range, ())
-    corners = hull(network, 100)
+    corners = Hull(network).spread(100)
     for a, b in itertools.pairwise(corners):
         price = Fraction(b.picoseconds - a.picoseconds, a.nbytes - b.nbytes)
         whole = network.cut(price)
@@ -93,7 +93,7 @@ def test_values_that_are_alike_are_cut_as_one(
 @given(problems(most=8))
 @settings(max_examples=60, deadline=None)
 def test_the_hull_falls_and_is_convex(problem: Problem) -> None:
-    corners = hull(CutNetwork(problem, problem.forward_range, ()), 20)
+    corners = Hull(CutNetwork(problem, problem.forward_range, ())).spread(20)
     for a, b in itertools.pairwise(corners):
         assert a.nbytes > b.nbytes and a.picoseconds <= b.picoseconds
     slopes = [

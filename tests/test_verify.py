@@ -68,6 +68,54 @@ def test_a_target_below_the_floor_ends_nothing() -> None:
     assert any(c.peak_bytes <= 250 for c in tried)
 
 
+# -- what people place by hand --------------------------------------------------------------------
+
+
+def by_hand(tried: dict[int, int], plans: list[tuple[int, int, int]]) -> list[int]:
+    """Times of the manual policies' plans that are counted for a budget of 100 bytes.
+
+    Args:
+        tried: peak by Inductor's count -> time, of the solver's plans.
+        plans: of the policies: time, planned peak, counted peak.
+    """
+    counts: dict[int, int] = {}
+
+    class Attempt:
+        def by_hand(self) -> Any:
+            for time, peak, counted in plans:
+                counts[time] = counted
+                evaluation = SimpleNamespace(peak_nbytes=peak, overhead_picoseconds=time)
+                yield SimpleNamespace(evaluation=evaluation)
+
+        def count(self, planned: Any) -> Any:
+            return checked(planned.evaluation.overhead_picoseconds)
+
+    def checked(time: int) -> Any:
+        planned = SimpleNamespace(evaluation=SimpleNamespace(overhead_picoseconds=time))
+        return SimpleNamespace(planned=planned, peak_bytes=counts[time])
+
+    counts |= {time: peak for peak, time in tried.items()}
+    solvers: Any = [checked(time) for time in tried.values()]
+    found = _verify._by_hand(Attempt(), solvers, 100)  # pyright: ignore[reportArgumentType]
+    return [c.planned.evaluation.overhead_picoseconds for c in found]
+
+
+@pytest.mark.parametrize(
+    ("tried", "plans", "counted"),
+    [
+        ({90: 5}, [(7, 80, 80), (6, 90, 90)], []),  # slower than what fits
+        ({90: 5}, [(4, 103, 99), (3, 102, 101), (2, 105, 90)], [3, 4]),  # 105 is far beyond
+        ({110: 5}, [(7, 80, 80), (6, 90, 90)], [6]),  # nothing fits yet
+        ({}, [], []),
+    ],
+    ids=["slower", "near the budget", "nothing fits", "no policy keeps to the rules"],
+)
+def test_manual_policies_are_counted_where_they_are_faster(
+    tried: dict[int, int], plans: list[tuple[int, int, int]], counted: list[int]
+) -> None:
+    assert by_hand(tried, plans) == counted
+
+
 # -- what a count says of a problem ----------------------------------------------------------------
 
 

@@ -10,20 +10,22 @@ for their backward comes last, when little else is alive. Or by what each part f
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from functools import lru_cache
 from itertools import pairwise
 
 from gcpass._evaluate import Evaluation, Evaluator
 from gcpass._solvers._cut import CutNetwork
-from gcpass._solvers._hull import hull
+from gcpass._solvers._hull import Hull
 from gcpass._solvers._parts import bisect, exchanged
 from gcpass._solvers._solution import Found
 
-_CORNERS, _OPS = 40, 20_000  # corners at most, and ops cut for them
+_CORNERS, _OPS = 40, 20_000  # corners spread over the hull at most, and ops cut for them
+_SPLITS = 8  # cuts at most on the way to the edge on which a budget lies
 _STRIDES = (1, 3, 9)  # how far apart two corners are that a plan mixes
-_NEAR = 100  # a corner over the budget by less than one in so many bytes is trimmed
+_TRIMMED, _LARGE = 200_000, 40  # ops evaluated to trim corners, and values tried at each step
 _UNFELT = 200  # a step longer by one part in so many is as good as one that is not
-_EVALUATED = 100_000  # ops evaluated between two corners
+_EVALUATED, _FARTHER = 400_000, 100_000  # ops evaluated between two corners: neighbours, others
 
 
 @lru_cache(maxsize=4)
@@ -52,56 +54,100 @@ def unhurried(evaluator: Evaluator) -> Found:
     return min(near, key=lambda found: found[1].peak_nbytes, default=fastest)
 
 
-@lru_cache(maxsize=4)
 def corners(evaluator: Evaluator) -> list[Found]:
-    """Corners of the hull, fastest first; of a large problem, only the first."""
-    count = min(_CORNERS, _OPS // max(len(evaluator.problem.forward_range), 1))
-    if count < 3:
-        return [unconstrained(evaluator)]
-    found = hull(_network(evaluator), count)
-    return [(choice.kept, evaluator.evaluate(choice.kept)) for choice in found]
+    """Corners spread over the hull, fastest first; of a large problem, only the two ends."""
+    return [_evaluated(evaluator, choice.kept) for choice in _spread(evaluator).corners]
 
 
 def between_corners(evaluator: Evaluator, budget: int) -> list[Found]:
-    """The corners, and for each two near each other the plans between them that just fit."""
-    found = list(corners(evaluator))
-    for corner in corners(evaluator):
-        if 0 < corner[1].peak_nbytes - budget <= budget // _NEAR:
-            found.append(_trimmed(evaluator, corner, budget))
+    """Corners, those around the budget among them, and for two near each other the plans between
+    them that just fit."""
+    found = _around(evaluator, budget)
+    mixed: list[Found] = []
+    left = _TRIMMED // len(evaluator.problem.ops)
+    exceeding = [corner for corner in found if corner[1].peak_nbytes > budget]
+    for corner in sorted(exceeding, key=lambda corner: corner[1].peak_nbytes):
+        trimmed, left = _trimmed(evaluator, corner, budget, left)
+        mixed.append(trimmed)
     for stride in _STRIDES:
-        for fast, small in pairwise(corners(evaluator)[::stride]):
+        evaluations = (_EVALUATED if stride == 1 else _FARTHER) // len(evaluator.problem.ops)
+        for fast, small in pairwise(found[::stride]):
             if small[1].peak_nbytes <= budget < fast[1].peak_nbytes:
-                found += _between(evaluator, fast[0], small[0], budget)
-                evaluations = _EVALUATED // len(evaluator.problem.ops)
-                found += exchanged(evaluator, fast, small, budget, evaluations)
-    return found
+                mixed += _between(evaluator, fast[0], small[0], budget, evaluations)
+                mixed += exchanged(evaluator, fast, small, budget, evaluations)
+    return found + mixed
 
 
-def _trimmed(evaluator: Evaluator, corner: Found, budget: int) -> Found:
-    """A plan that is a little over the budget, less the values that cost least for what they free.
+def _around(evaluator: Evaluator, budget: int) -> list[Found]:
+    """Corners of the hull down to the edge on which the peak falls below the budget."""
+    hull = _spread(evaluator).copy()
+    for _ in range(_SPLITS):
+        peaks = [_evaluated(evaluator, c.kept)[1].peak_nbytes for c in hull.corners]
+        edge = _edge_to_split(hull, peaks, budget)
+        if edge is None:
+            break
+        hull.split(edge)
+    return [_evaluated(evaluator, choice.kept) for choice in hull.corners]
 
-    As many as a bounded number of evaluations finds; it may still be over the budget.
+
+def _edge_to_split(hull: Hull, peaks: Sequence[int], budget: int) -> int | None:
+    """Where the peak passes the budget; if no corner fits, beside the one of the smallest peak."""
+    for i, (fast, small) in enumerate(pairwise(peaks)):
+        if small <= budget < fast:
+            return None if hull.is_edge(i) else i
+    least = peaks.index(min(peaks))
+    beside = (i for i in (least, least - 1) if 0 <= i < len(peaks) - 1 and not hull.is_edge(i))
+    return next(beside, None)
+
+
+@lru_cache(maxsize=4)
+def _spread(evaluator: Evaluator) -> Hull:
+    hull = Hull(_network(evaluator))
+    hull.spread(min(_CORNERS, _OPS // max(len(evaluator.problem.forward_range), 1)))
+    return hull
+
+
+@lru_cache(maxsize=200)
+def _evaluated(evaluator: Evaluator, kept: frozenset[int]) -> Found:
+    return kept, evaluator.evaluate(kept)
+
+
+def _trimmed(
+    evaluator: Evaluator, corner: Found, budget: int, evaluations: int
+) -> tuple[Found, int]:
+    """A plan over the budget, less the large values that free most of the peak for their time.
+
+    Returns:
+        The plan, which may still be over the budget, and how many evaluations are left.
     """
     kept, evaluation = corner
-    left = _EVALUATED // len(evaluator.problem.ops)
-    while kept and evaluation.peak_nbytes > budget and left >= len(kept):
-        left -= len(kept)
-        fewer = [kept - {op} for op in kept]
+    size = evaluator.problem.keep_nbytes
+    while evaluation.peak_nbytes > budget:
+        large = sorted(kept, key=lambda op: (-size(op), op))[:_LARGE]
+        if not large or evaluations < len(large):
+            break
+        evaluations -= len(large)
+        fewer = [kept - {op} for op in large]
         found = [(k, evaluator.evaluate(k)) for k in fewer if not evaluator.violations(k)]
 
         def worth(other: Found, now: Evaluation = evaluation) -> float:
             freed = now.peak_nbytes - max(other[1].peak_nbytes, budget)
-            return freed / (1 + other[1].overhead_picoseconds - now.overhead_picoseconds)
+            time = other[1].overhead_picoseconds - now.overhead_picoseconds
+            return freed / (1 + max(time, 0))
 
         best = max(found, key=worth, default=corner)
         if best[1].peak_nbytes >= evaluation.peak_nbytes:
             break
         kept, evaluation = best
-    return kept, evaluation
+    return (kept, evaluation), evaluations
 
 
 def _between(
-    evaluator: Evaluator, fast: frozenset[int], small: frozenset[int], budget: int
+    evaluator: Evaluator,
+    fast: frozenset[int],
+    small: frozenset[int],
+    budget: int,
+    evaluations: int,
 ) -> list[Found]:
     """Bisect the position up to which ``small`` decides: as early as the budget allows."""
     forward = evaluator.problem.forward_range
@@ -110,4 +156,4 @@ def _between(
         return frozenset(k for k in small if k < position) | {k for k in fast if k >= position}
 
     places = range(forward.start, forward.stop + 1)
-    return bisect(evaluator, mixed, places, budget, _EVALUATED // len(evaluator.problem.ops))
+    return bisect(evaluator, mixed, places, budget, evaluations)

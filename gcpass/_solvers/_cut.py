@@ -93,6 +93,7 @@ class CutNetwork:
         self._time_bound = 1 + sum(t or 0 for t in self._time.values())
         self._time_bound += sum(self._keep_time[v] for v in self._keepable)
         self._nests = not any(self._keep_time[v] for v in self._keepable)
+        self._sides: dict[Fraction, Vertices] = {}  # of prices between known ones
 
     def _set_prices(self) -> None:
         problem = self._problem
@@ -214,6 +215,11 @@ class CutNetwork:
 
         If cuts are nested, what is on both sides is, and what is on neither is not.
         """
+        if price not in self._sides:
+            self._sides[price] = self._cut_between(price, fast, small)
+        return self._sides[price]
+
+    def _cut_between(self, price: Fraction, fast: Vertices, small: Vertices) -> Vertices:
         capacities, unbounded = self.edges(price)
         if not self._nests:
             return frozenset(sink_side(capacities, unbounded))

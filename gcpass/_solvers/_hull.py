@@ -13,6 +13,7 @@ cuts of a hull get smaller the more of it is known.
 
 from __future__ import annotations
 
+import copy
 from fractions import Fraction
 from itertools import pairwise
 
@@ -60,17 +61,22 @@ class Hull:
             self._edges.add((fast.nbytes, small.nbytes))
         return found
 
+    def spread(self, limit: int) -> list[Choice]:
+        """Split the widest gaps, in bytes, until there are ``limit`` corners; the corners."""
+        while len(self.corners) < limit:
+            gaps = [
+                (fast.nbytes - small.nbytes, i)
+                for i, (fast, small) in enumerate(pairwise(self.corners))
+                if not self.is_edge(i)
+            ]
+            if not gaps:
+                break
+            self.split(max(gaps)[1])
+        return self.corners
 
-def hull(network: CutNetwork, limit: int) -> list[Choice]:
-    """Up to ``limit`` corners of the hull of a network, fastest first; widest gaps are split."""
-    found = Hull(network)
-    while len(found.corners) < limit:
-        gaps = [
-            (fast.nbytes - small.nbytes, i)
-            for i, (fast, small) in enumerate(pairwise(found.corners))
-            if not found.is_edge(i)
-        ]
-        if not gaps:
-            break
-        found.split(max(gaps)[1])
-    return found.corners
+    def copy(self) -> Hull:
+        """Another hull of the network, with the corners found so far."""
+        other = copy.copy(self)
+        other.corners, other._sides = list(self.corners), list(self._sides)
+        other._edges = set(self._edges)
+        return other

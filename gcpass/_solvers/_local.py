@@ -1,5 +1,7 @@
 """Small problems, searched value by value: change what is kept of up to three values at a time.
 
+Of medium ones, the largest values.
+
 The dynamic program sees a problem through its boundaries, of which a small graph has few. There,
 evaluations cost little, and a search in the neighbourhood of several plans finds what it missed.
 """
@@ -11,10 +13,12 @@ from itertools import combinations, zip_longest
 from math import comb
 
 from gcpass._evaluate import Evaluation, Evaluator
+from gcpass._problem import Problem
 from gcpass._solvers._solution import Found, badness
 
 _OPS = {"eager": 700_000, "inductor": 250_000}  # evaluated in a search; fused ones take longer
 _ROUNDS = 2  # in which every move is tried, for that
+_FEW = 32  # so few values changed alone are not worth the time in a larger problem
 _STARTS = 5  # searched from, of those within the budget and of those over it
 
 
@@ -25,9 +29,9 @@ class Neighbourhood:
         problem = evaluator.problem
         self._evaluator = evaluator
         self._left = _OPS[problem.codegen] // len(problem.ops)  # evaluations
-        values = [op for op in problem.kept_storage if problem.wanted[op]]
-        self._moves: list[frozenset[int]] = []  # values that change together
         trials = self._left // _ROUNDS
+        values = _largest(problem, trials)
+        self._moves: list[frozenset[int]] = []  # values that change together
         for size in (1, 2, 3):
             if len(self._moves) + comb(len(values), size) <= trials:
                 self._moves += map(frozenset, combinations(values, size))
@@ -62,3 +66,11 @@ class Neighbourhood:
             if badness(result, budget) < badness(evaluation, budget):
                 kept, evaluation, idle = changed, result, 0
         return kept, evaluation
+
+
+def _largest(problem: Problem, count: int) -> list[int]:
+    """Values that are worth changing alone, the largest first: all, or ``count``, or none."""
+    values = [op for op in problem.kept_storage if problem.wanted[op]]
+    if len(values) > count and count < _FEW:
+        return []
+    return sorted(values, key=problem.keep_nbytes, reverse=True)[:count]

@@ -13,7 +13,7 @@ from gcpass._evaluate import Evaluator
 from gcpass._problem import Problem
 from gcpass._solvers._boundaries import Boundary, find_boundaries
 from gcpass._solvers._cut import CutNetwork
-from gcpass._solvers._hull import hull
+from gcpass._solvers._hull import Hull
 from gcpass._solvers._signature import Signatures
 
 MAX_BOUNDARIES = 176
@@ -142,7 +142,7 @@ class SegmentTable:
         given_nbytes = sum(self.problem.keep_nbytes(h) for h in given)
         ways = []
         corners = _corners(length)
-        for choice in hull(network, corners) if corners > 1 else [network.smallest()]:
+        for choice in Hull(network).spread(corners) if corners > 1 else [network.smallest()]:
             kept = choice.kept | given
             cost = self._evaluator.segment(ops, kept, interior)
             ways.append(

@@ -101,7 +101,7 @@ def _compile(
             gm,
             example_inputs,
             {**options.inductor, "custom_partitioner_fn": partitioner},
-            reuses=lambda: partitioner.reuses,
+            relaxed=lambda: partitioner.relaxed,
         )
 
 

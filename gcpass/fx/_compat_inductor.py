@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import functools
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 import torch
@@ -20,7 +20,7 @@ def compile_with_inductor(
     example_inputs: Sequence[Any],
     config_patches: dict[str, Any],
     *,
-    reuses: Callable[[], bool] = lambda: True,
+    relaxed: Callable[[], bool] = lambda: True,
 ) -> Callable[..., Any]:
     """What ``torch.compile(backend="inductor")`` makes of a graph.
 
@@ -28,13 +28,13 @@ def compile_with_inductor(
         gm: the graph.
         example_inputs: its inputs.
         config_patches: Inductor's options.
-        reuses: whether a block of memory may be held for a later value of its size, asked once the
+        relaxed: whether memory may be held longer than values need it (`_holding`), asked once the
             joint graph has been partitioned.
     """
     from torch._inductor.compile_fx import compile_fx
 
     def inner(module: fx.GraphModule, inputs: Sequence[Any], **kwargs: Any) -> Any:
-        with _reuse(reuses()):
+        with _holding(relaxed=relaxed()):
             return _compile_inner(module, inputs, **kwargs)
 
     compiled: Any = compile_fx(
@@ -43,9 +43,25 @@ def compile_with_inductor(
     return compiled
 
 
-def _reuse(allowed: bool) -> contextlib.AbstractContextManager[Any]:
-    """Where ``allowed``, Inductor's options decide."""
-    return contextlib.nullcontext() if allowed else inductor_config.patch(allow_buffer_reuse=False)
+@contextlib.contextmanager
+def _holding(*, relaxed: bool) -> Iterator[None]:
+    """Where ``relaxed``, Inductor's options decide how long memory is held.
+
+    Else no block is held for a later value of its size; and on a CPU every loop is a kernel: those
+    that follow one another would be one, which lets go of nothing before the last of them has run.
+    """
+    if relaxed:
+        yield
+        return
+    from unittest import mock
+
+    from torch._inductor.codegen.cpp import CppScheduling
+
+    with (
+        inductor_config.patch(allow_buffer_reuse=False),
+        mock.patch.object(CppScheduling, "MAX_FUSED_KERNEL_ARGS_NUM", 0),
+    ):
+        yield
 
 
 def _compile_inner(module: fx.GraphModule, inputs: Sequence[Any], **kwargs: Any) -> Any:
@@ -105,7 +121,7 @@ def donated(
 
 
 def generated_code(
-    module: fx.GraphModule, inputs: list[Any], donated: list[int] | None, *, reuses: bool = True
+    module: fx.GraphModule, inputs: list[Any], donated: list[int] | None, *, relaxed: bool = True
 ) -> Generated | None:
     """The code that Inductor generates for a graph, of which nothing is compiled.
 
@@ -115,7 +131,7 @@ def generated_code(
         module: a forward or backward graph, inside the compilation that it belongs to; consumed.
         inputs: its fake inputs.
         donated: places of the inputs that a backward may write over; None for a forward.
-        reuses: whether a block of memory may be held for a later value of its size.
+        relaxed: whether memory may be held longer than values need it.
 
     Returns:
         The code; None if there is none, for a graph without an operation.
@@ -150,7 +166,7 @@ def generated_code(
         mock.patch.object(graph, "get_donated_idxs", return_value=donated),
         mock.patch.object(graph.GraphLowering, "codegen", stop),
         inductor_config.patch(changed),
-        _reuse(reuses),
+        _holding(relaxed=relaxed),
     ):
         try:
             _compile_inner(module, inputs, is_backward=donated is not None)

@@ -60,7 +60,7 @@ def counted_use(
     What the forward returns is alive until the backward has read it; outputs that the user sees,
     and the tangents that come in for them, are alive until the end.
     """
-    return count(analysis, planned, modules, reuses=True)[0]
+    return count(analysis, planned, modules, relaxed=True)[0]
 
 
 def count(
@@ -68,7 +68,7 @@ def count(
     planned: Planned,
     modules: tuple[fx.GraphModule, fx.GraphModule],
     *,
-    reuses: bool,
+    relaxed: bool,
 ) -> tuple[Use, Moments]:
     """The same, with the moments of the backward.
 
@@ -76,14 +76,14 @@ def count(
         analysis: of the graph.
         planned: its plan.
         modules: the plan's graphs.
-        reuses: whether Inductor may hold a free block for a later value of its size.
+        relaxed: whether Inductor may hold memory longer than values need it.
     """
     forward, backward = modules
     visible = analysis.num_fwd_outputs
     outputs, inputs = _outputs(forward), backward.graph.find_nodes(op="placeholder")
     saved = {output.name: i for i, output in enumerate(outputs) if isinstance(output, fx.Node)}
     given = _values(forward.graph.find_nodes(op="placeholder"))
-    ahead = _written(forward, given, visible, reuses=reuses)
+    ahead = _written(forward, given, visible, relaxed=relaxed)
     if ahead is None:
         return planned.evaluation.use, ()
     restrided = [
@@ -93,7 +93,7 @@ def count(
         for node in inputs
     ]
     overwritten = _overwritten(forward, backward, visible)
-    back = _written(backward, restrided, overwritten=overwritten, reuses=reuses)
+    back = _written(backward, restrided, overwritten=overwritten, relaxed=relaxed)
     if back is None:
         return planned.evaluation.use, ()
     nothing = [NOTHING for _ in forward.graph.find_nodes(op="placeholder")]
@@ -119,13 +119,13 @@ def _written(
     visible: int = 0,
     overwritten: list[int] | None = None,
     *,
-    reuses: bool,
+    relaxed: bool,
 ) -> Generated | None:
     """The code for one graph, a copy of which is consumed; a forward if nothing is overwritten."""
     module = copy_graph(module)
     (output,) = module.graph.find_nodes(op="output")
     _meta.show_outputs(output, visible)
-    return _compat_inductor.generated_code(module, inputs, overwritten, reuses=reuses)
+    return _compat_inductor.generated_code(module, inputs, overwritten, relaxed=relaxed)
 
 
 def _restride(value: Any, strides: tuple[int, ...] | None) -> Any:

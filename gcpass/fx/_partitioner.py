@@ -53,8 +53,8 @@ class Partitioner(_compat.CustomPartitionerFn):
         part: of the group that the graph shares its budget with; None without a budget.
 
     Attributes:
-        reuses: whether Inductor may hold a free block of memory for a later value of its size;
-            known once the graph is partitioned.
+        relaxed: whether Inductor may hold memory longer than values need it; known once the graph
+            is partitioned.
     """
 
     def __init__(
@@ -67,7 +67,7 @@ class Partitioner(_compat.CustomPartitionerFn):
     ) -> None:
         self._options, self._prices, self._on_plan = options, prices, on_plan
         self._regions, self._part = regions, part
-        self.reuses = True
+        self.relaxed = True
 
     def __call__(
         self, gm: fx.GraphModule, joint_inputs: Sequence[object], **kwargs: Any
@@ -126,7 +126,7 @@ class Partitioner(_compat.CustomPartitionerFn):
         if self._part is not None:
             analysis = analyze_graph(gm, num_fwd_outputs, self._prices, codegen, request)
             checked = self._part.plan(analysis, request, VERSIONS, static)
-            self.reuses = checked.reuses
+            self.relaxed = checked.relaxed
             return checked.modules, checked.evaluator, checked.planned
         analysis, evaluator, planned = plan_graph(
             gm, num_fwd_outputs, request, self._prices, codegen, self._options.plan
@@ -140,10 +140,10 @@ class Partitioner(_compat.CustomPartitionerFn):
         if codegen == "inductor" and (bound is not None or self._on_plan is not None):
             use = counted_use(analysis, planned, modules)
             if stored is not None and bound is not None:
-                self.reuses = use.peak_nbytes <= max(bound, stored.predicted_peak_bytes)
+                self.relaxed = use.peak_nbytes <= max(bound, stored.predicted_peak_bytes)
             if self._on_plan is not None:
-                if not self.reuses:
-                    use, _ = count(analysis, planned, modules, reuses=False)
+                if not self.relaxed:
+                    use, _ = count(analysis, planned, modules, relaxed=False)
                 plan = replace(planned.plan, predicted_peak_bytes=use.peak_nbytes, counted=1)
                 planned = replace(planned, plan=plan)
         return modules, evaluator, planned

@@ -2,18 +2,21 @@
 
 The planner's model of fusion is good to a few percent; a budget is a promise. So before a plan is
 used, what the code of its graphs will hold is counted (`gcpass.fx._count`). A plan over the budget
-is made again for a smaller one; a plan that leaves much unused, for a larger one. The number of
-rounds is bounded, and the plan says how many plans were counted.
+is made again for a smaller one; a plan that leaves much unused, for a larger one. Manual policies'
+plans are counted too where they would be faster. The number of rounds is bounded, and the plan says
+how many plans were counted.
 
 Inductor would rather hold a free block for a later value of its size than give it back, wherever it
-takes the peak to be elsewhere, and of what library calls need it knows nothing. It may do so where
-the budget is kept all the same.
+takes the peak to be elsewhere, and of what library calls need it knows nothing. And of loops that
+follow one another it makes one kernel on the CPU, which lets go of nothing before the last of them
+has run. It may do both where the budget is kept all the same.
 """
 
 from __future__ import annotations
 
+import math
 import warnings
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 
 from torch import fx
@@ -26,16 +29,20 @@ from gcpass._planning import (
     Request,
     infeasible_message,
     make_plan,
+    planned,
     replay,
     resolve_budget,
 )
+from gcpass._solvers import Solution, Status
 from gcpass.fx._analyze import Analysis
 from gcpass.fx._correction import Moments, beyond, corrected
 from gcpass.fx._count import count, uncounted
 from gcpass.fx._lower import lower
+from gcpass.policies import PER_BLOCK, SELECTIVE_ATTENTION, sac_matmul
 
 ROUNDS, TOLD = 5, 3  # plans asked for at most, and then such as know what was counted
 _UNUSED = 0.04  # of the budget left over before a larger one is tried
+_BY_HAND = (sac_matmul(), SELECTIVE_ATTENTION, PER_BLOCK)
 
 
 @dataclass(frozen=True)
@@ -44,7 +51,7 @@ class Checked:
 
     Attributes:
         moments: of the backward, as Inductor's code has them.
-        reuses: whether Inductor may hold a free block for a later value of its size.
+        relaxed: whether Inductor may hold memory longer than values need it.
     """
 
     evaluator: Evaluator
@@ -52,7 +59,7 @@ class Checked:
     modules: tuple[fx.GraphModule, fx.GraphModule]
     use: Use
     moments: Moments = ()
-    reuses: bool = True
+    relaxed: bool = True
 
     @property
     def peak_bytes(self) -> int:
@@ -87,19 +94,20 @@ def plan_checked(
     fullest = max((c.peak_bytes for c in tried if c.peak_bytes <= countable), default=0)
     if tried and tried[0].peak_bytes > countable and countable - fullest > _UNUSED * countable:
         tried += _told(attempt, tried[0], countable)
+    tried += _by_hand(attempt, tried, countable)
     fitting = [c for c in tried if c.peak_bytes <= countable]
     if fitting:
-        best = min(fitting, key=lambda c: c.planned.evaluation.overhead_picoseconds)
-        use, _ = count(analysis, best.planned, best.modules, reuses=True)
-        if use.peak_nbytes <= countable:  # to hold a free block for later costs nothing then
-            best = replace(best, use=use, reuses=True)
+        best = min(fitting, key=lambda c: _overhead(c.planned))
+        use, _ = count(analysis, best.planned, best.modules, relaxed=True)
+        if use.peak_nbytes <= countable:  # to hold it longer costs nothing then
+            best = replace(best, use=use, relaxed=True)
     else:
         # The smallest peak by the planner's own count, and without recomputing more than once: what
         # Inductor fuses of several runs of one op it computes at once, and holds.
         solvers = dict.fromkeys((request.solver, "segments"))
         tried += [attempt(1, "best", solver) for solver in solvers]
         best = min(tried, key=lambda c: c.peak_bytes)
-    notes = analysis.notes
+    notes = best.planned.plan.notes if fitting else analysis.notes
     if best.peak_bytes > countable:
         floor = replace(best.planned.evaluation.peak, nbytes=best.peak_bytes)
         message = infeasible_message(budget, floor)
@@ -163,15 +171,31 @@ class _Attempts:
             warn=False,
             certify=False,
         )
+        if judge is not None:
+            planned = replace(replay(self.evaluator, planned.plan), plan=planned.plan)
+        return self.count(planned)
+
+    def count(self, planned: Planned) -> Checked:
+        """A plan of the evaluator's problem, counted."""
         choices = planned.plan.kept, planned.plan.stops
         if choices not in self.counted:
-            if judge is not None:
-                planned = replace(replay(self.evaluator, planned.plan), plan=planned.plan)
+            analysis = self._analysis
             modules = lower(analysis, planned, self._static)
-            use, moments = count(analysis, planned, modules, reuses=False)
-            checked = Checked(self.evaluator, planned, modules, use, moments, reuses=False)
+            use, moments = count(analysis, planned, modules, relaxed=False)
+            checked = Checked(self.evaluator, planned, modules, use, moments, relaxed=False)
             self.counted[choices] = checked
         return self.counted[choices]
+
+    def by_hand(self) -> Iterator[Planned]:
+        """The plans of a few manual policies; not those that break a rule."""
+        for policy in _BY_HAND:
+            assert policy.choose is not None
+            kept = policy.choose(self.evaluator.problem)
+            if self.evaluator.violations(kept):
+                continue
+            solution = Solution(Status.FEASIBLE, kept, self.evaluator.evaluate(kept))
+            notes = *self._analysis.notes, f"keeps what policy {policy.name} keeps"
+            yield planned(self.evaluator, self._request, None, solution, notes, self._versions)
 
 
 def _search(attempt: Callable[[int, str], Checked], budget: int) -> list[Checked]:
@@ -223,6 +247,29 @@ def _told(attempt: Callable[..., Checked], first: Checked, budget: int) -> list[
         except InfeasibleBudget:
             break
     return tried[1:]
+
+
+def _by_hand(attempt: _Attempts, tried: list[Checked], budget: int) -> list[Checked]:
+    """Plans of manual policies, fastest first, until one fits: such as are faster than all tried.
+
+    What the planner takes a plan to hold is off by more for one than for another. It may find plans
+    that need more than it thought and give up those that need less, which are often near these.
+    """
+    fitting = (_overhead(c.planned) for c in tried if c.peak_bytes <= budget)
+    slowest, largest = min(fitting, default=math.inf), budget * (1 + _UNUSED)
+    found: list[Checked] = []
+    for plan in sorted(attempt.by_hand(), key=_overhead):
+        if _overhead(plan) >= slowest:
+            break
+        if plan.evaluation.peak_nbytes <= largest:
+            found.append(attempt.count(plan))
+            if found[-1].peak_bytes <= budget:
+                break
+    return found
+
+
+def _overhead(planned: Planned) -> int:
+    return planned.evaluation.overhead_picoseconds
 
 
 def _recompute(checked: Checked) -> int:

@@ -42,15 +42,15 @@ def counted_and_told(
     told: list[bool] = []
     write, compile_inner = _count._written, _compat_inductor._compile_inner
 
-    def written(module: Any, *given: Any, reuses: bool, **named: Any) -> Any:
-        code = write(module, *given, reuses=reuses, **named)
+    def written(module: Any, *given: Any, relaxed: bool, **named: Any) -> Any:
+        code = write(module, *given, relaxed=relaxed, **named)
         assert code is not None
-        counts.append((reuses, code.source.count("= empty_strided_cpu(")))
+        counts.append((relaxed, code.source.count("= empty_strided_cpu(")))
         return code
 
-    def count(*given: Any, reuses: bool) -> Any:
-        use, moments = real_count(*given, reuses=reuses)
-        more = held if reuses else 0
+    def count(*given: Any, relaxed: bool) -> Any:
+        use, moments = real_count(*given, relaxed=relaxed)
+        more = held if relaxed else 0
         return replace(use, backward_nbytes=use.backward_nbytes + more), moments
 
     def inner(*given: Any, **named: Any) -> Any:
@@ -78,7 +78,7 @@ def counted_and_told(
 def test_blocks_are_held_where_the_budget_is_kept(monkeypatch: pytest.MonkeyPatch) -> None:
     counts, may_hold = counted_and_told(monkeypatch, held=0)
     (*_, given_back), (*_, held) = (
-        [blocks for reuses, blocks in counts if reuses is allowed] for allowed in (False, True)
+        [blocks for relaxed, blocks in counts if relaxed is allowed] for allowed in (False, True)
     )
     assert held < given_back
     assert may_hold
@@ -88,5 +88,5 @@ def test_blocks_are_given_back_where_holding_them_would_break_it(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     counts, may_hold = counted_and_told(monkeypatch, held=HOLDING)
-    assert [reuses for reuses, _ in counts][-2:] == [True, True]
+    assert [relaxed for relaxed, _ in counts][-2:] == [True, True]
     assert not may_hold
