@@ -21,11 +21,11 @@ from gcpass._solvers._parts import bisect, exchanged
 from gcpass._solvers._solution import Found
 
 _CORNERS, _OPS = 40, 20_000  # corners spread over the hull at most, and ops cut for them
-_SPLITS = 8  # cuts at most on the way to the edge on which a budget lies
+_SPLITS = 6  # cuts at most on the way to the edge on which a budget lies
 _STRIDES = (1, 3, 9)  # how far apart two corners are that a plan mixes
 _TRIMMED, _LARGE = 200_000, 40  # ops evaluated to trim corners, and values tried at each step
 _UNFELT = 200  # a step longer by one part in so many is as good as one that is not
-_EVALUATED, _FARTHER = 400_000, 100_000  # ops evaluated between two corners: neighbours, others
+_EVALUATED, _FARTHER = 250_000, 100_000  # ops evaluated between two corners: neighbours, others
 
 
 @lru_cache(maxsize=4)
