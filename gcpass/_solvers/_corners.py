@@ -23,7 +23,8 @@ from gcpass._solvers._solution import Found
 _CORNERS, _OPS = 40, 20_000  # corners spread over the hull at most, and ops cut for them
 _SPLITS = 6  # cuts at most on the way to the edge on which a budget lies
 _STRIDES = (1, 3, 9)  # how far apart two corners are that a plan mixes
-_TRIMMED, _LARGE = 200_000, 40  # ops evaluated to trim corners, and values tried at each step
+_TRIMMED = 200_000  # ops evaluated to trim corners that are over the budget
+_NEAREST, _LARGE = 4, 40  # how many of them, and the values tried at each step
 _UNFELT = 200  # a step longer by one part in so many is as good as one that is not
 _EVALUATED, _FARTHER = 250_000, 100_000  # ops evaluated between two corners: neighbours, others
 
@@ -66,7 +67,7 @@ def between_corners(evaluator: Evaluator, budget: int) -> list[Found]:
     mixed: list[Found] = []
     left = _TRIMMED // len(evaluator.problem.ops)
     exceeding = [corner for corner in found if corner[1].peak_nbytes > budget]
-    for corner in sorted(exceeding, key=lambda corner: corner[1].peak_nbytes):
+    for corner in sorted(exceeding, key=lambda corner: corner[1].peak_nbytes)[:_NEAREST]:
         trimmed, left = _trimmed(evaluator, corner, budget, left)
         mixed.append(trimmed)
     for stride in _STRIDES:
@@ -107,9 +108,17 @@ def _spread(evaluator: Evaluator) -> Hull:
     return hull
 
 
-@lru_cache(maxsize=200)
 def _evaluated(evaluator: Evaluator, kept: frozenset[int]) -> Found:
-    return kept, evaluator.evaluate(kept)
+    known = _evaluations(evaluator)
+    if kept not in known:
+        known[kept] = kept, evaluator.evaluate(kept)
+    return known[kept]
+
+
+@lru_cache(maxsize=4)
+def _evaluations(_: Evaluator) -> dict[frozenset[int], Found]:
+    """Of the corners found so far, by what they keep."""
+    return {}
 
 
 def _trimmed(

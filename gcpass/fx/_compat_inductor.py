@@ -59,7 +59,7 @@ def _holding(*, relaxed: bool) -> Iterator[None]:
 
     with (
         inductor_config.patch(allow_buffer_reuse=False),
-        mock.patch.object(CppScheduling, "MAX_FUSED_KERNEL_ARGS_NUM", 0),
+        mock.patch.object(CppScheduling, "MAX_FUSED_KERNEL_ARGS_NUM", 0, create=True),
     ):
         yield
 
