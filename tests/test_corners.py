@@ -103,8 +103,8 @@ def test_a_corner_is_trimmed_of_what_costs_least_for_what_it_frees() -> None:
 
 def test_of_a_medium_problem_the_largest_values_are_changed() -> None:
     problem = unlike_values()
-    assert set(_local._largest(problem, 100)) == {1, 2, 3, 4, 5}
-    assert _local._largest(problem, 4) == []  # a large one
+    assert set(_local._largest(problem, 100, partly=False)) == {1, 2, 3, 4, 5}
+    assert _local._largest(problem, 4, partly=True) == []  # a large one
     few = _local._FEW
     wide = Problem(
         (
@@ -116,4 +116,5 @@ def test_of_a_medium_problem_the_largest_values_are_changed() -> None:
         (),
         (2 * few,),
     )
-    assert _local._largest(wide, few) == list(range(2 * few - 1, few - 1, -1))
+    assert _local._largest(wide, few, partly=False) == []
+    assert _local._largest(wide, few, partly=True) == list(range(2 * few - 1, few - 1, -1))

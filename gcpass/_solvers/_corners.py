@@ -60,18 +60,19 @@ def corners(evaluator: Evaluator) -> list[Found]:
     return [_evaluated(evaluator, choice.kept) for choice in _spread(evaluator).corners]
 
 
-def between_corners(evaluator: Evaluator, budget: int) -> list[Found]:
+def between_corners(evaluator: Evaluator, budget: int, *, thorough: bool) -> list[Found]:
     """Corners, those around the budget among them, and for two near each other the plans between
-    them that just fit."""
+    them that just fit; if ``thorough``, with more evaluations, and corners that are trimmed."""
     found = _around(evaluator, budget)
     mixed: list[Found] = []
-    left = _TRIMMED // len(evaluator.problem.ops)
+    left = _TRIMMED // len(evaluator.problem.ops) if thorough else 0
     exceeding = [corner for corner in found if corner[1].peak_nbytes > budget]
     for corner in sorted(exceeding, key=lambda corner: corner[1].peak_nbytes)[:_NEAREST]:
         trimmed, left = _trimmed(evaluator, corner, budget, left)
         mixed.append(trimmed)
     for stride in _STRIDES:
-        evaluations = (_EVALUATED if stride == 1 else _FARTHER) // len(evaluator.problem.ops)
+        most = _EVALUATED if stride == 1 and thorough else _FARTHER
+        evaluations = most // len(evaluator.problem.ops)
         for fast, small in pairwise(found[::stride]):
             if small[1].peak_nbytes <= budget < fast[1].peak_nbytes:
                 mixed += _between(evaluator, fast[0], small[0], budget, evaluations)

@@ -23,14 +23,19 @@ _STARTS = 5  # searched from, of those within the budget and of those over it
 
 
 class Neighbourhood:
-    """The plans that differ little from a given one; none where the problem is too large."""
+    """The plans that differ little from a given one; none where the problem is too large.
 
-    def __init__(self, evaluator: Evaluator) -> None:
+    Args:
+        evaluator: of the problem.
+        partly: whether the largest values are changed where there is no time for all.
+    """
+
+    def __init__(self, evaluator: Evaluator, *, partly: bool) -> None:
         problem = evaluator.problem
         self._evaluator = evaluator
         self._left = _OPS[problem.codegen] // len(problem.ops)  # evaluations
         trials = self._left // _ROUNDS
-        values = _largest(problem, trials)
+        values = _largest(problem, trials, partly=partly)
         self._moves: list[frozenset[int]] = []  # values that change together
         for size in (1, 2, 3):
             if len(self._moves) + comb(len(values), size) <= trials:
@@ -68,9 +73,10 @@ class Neighbourhood:
         return kept, evaluation
 
 
-def _largest(problem: Problem, count: int) -> list[int]:
-    """Values that are worth changing alone, the largest first: all, or ``count``, or none."""
+def _largest(problem: Problem, count: int, *, partly: bool) -> list[int]:
+    """Values that are worth changing alone, the largest first: all, or if ``partly`` ``count``, or
+    none."""
     values = [op for op in problem.kept_storage if problem.wanted[op]]
-    if len(values) > count and count < _FEW:
+    if len(values) > count and (not partly or count < _FEW):
         return []
     return sorted(values, key=problem.keep_nbytes, reverse=True)[:count]

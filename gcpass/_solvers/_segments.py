@@ -57,9 +57,17 @@ def solve(evaluator: Evaluator, budget_bytes: int | None) -> Solution:
     return Solution(Status.FEASIBLE if fits else Status.INFEASIBLE, kept, evaluation)
 
 
-def _find(evaluator: Evaluator, budget: int | None, rounds: int, *, polished: bool) -> Found:
+def _find(
+    evaluator: Evaluator,
+    budget: int | None,
+    rounds: int,
+    *,
+    polished: bool,
+    thorough: bool = True,
+) -> Found:
     """The best plan found for a budget: with ``rounds`` dynamic programs, and, if ``polished``,
-    with the search of small problems, and what is left of the budget spent."""
+    with the search of small problems, if ``thorough`` of medium ones too, and what is left of the
+    budget spent."""
     fastest = unconstrained(evaluator)
     if budget is None or fastest[1].peak_nbytes <= budget:
         return fastest
@@ -68,8 +76,8 @@ def _find(evaluator: Evaluator, budget: int | None, rounds: int, *, polished: bo
     start = found or _smallest(evaluator)
     if not polished:
         return start
-    starts = [start, *between_corners(evaluator, budget)]
-    kept, evaluation = Neighbourhood(evaluator).search(starts, budget)
+    starts = [start, *between_corners(evaluator, budget, thorough=thorough)]
+    kept, evaluation = Neighbourhood(evaluator, partly=thorough).search(starts, budget)
     if evaluation.peak_nbytes <= budget:
         kept, evaluation = polish(evaluator, kept, evaluation, budget)
     return kept, evaluation
@@ -86,7 +94,8 @@ def sweep(evaluator: Evaluator, count: int) -> list[Solution]:
     found = list(ends)
     for i in range(1, count - 1):
         budget = high - (high - low) * i // (count - 1)
-        found.append(_find(evaluator, budget, 2 if large else _ROUNDS, polished=not large))
+        rounds = 2 if large else _ROUNDS
+        found.append(_find(evaluator, budget, rounds, polished=not large, thorough=False))
     solutions = [Solution(Status.FEASIBLE, kept, evaluation) for kept, evaluation in found]
     return [certified(evaluator, s, s.evaluation.peak_nbytes) for s in unbeaten(solutions)]
 
