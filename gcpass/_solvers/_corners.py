@@ -26,7 +26,7 @@ _STRIDES = (1, 3, 9)  # how far apart two corners are that a plan mixes
 _TRIMMED = 200_000  # ops evaluated to trim corners that are over the budget
 _NEAREST, _LARGE = 4, 40  # how many of them, and the values tried at each step
 _UNFELT = 200  # a step longer by one part in so many is as good as one that is not
-_EVALUATED, _FARTHER = 250_000, 100_000  # ops evaluated between two corners: neighbours, others
+_EVALUATED = 100_000  # ops evaluated between two corners
 
 
 @lru_cache(maxsize=4)
@@ -62,7 +62,7 @@ def corners(evaluator: Evaluator) -> list[Found]:
 
 def between_corners(evaluator: Evaluator, budget: int, *, thorough: bool) -> list[Found]:
     """Corners, those around the budget among them, and for two near each other the plans between
-    them that just fit; if ``thorough``, with more evaluations, and corners that are trimmed."""
+    them that just fit; if ``thorough``, corners over the budget that are trimmed, too."""
     found = _around(evaluator, budget)
     mixed: list[Found] = []
     left = _TRIMMED // len(evaluator.problem.ops) if thorough else 0
@@ -70,9 +70,8 @@ def between_corners(evaluator: Evaluator, budget: int, *, thorough: bool) -> lis
     for corner in sorted(exceeding, key=lambda corner: corner[1].peak_nbytes)[:_NEAREST]:
         trimmed, left = _trimmed(evaluator, corner, budget, left)
         mixed.append(trimmed)
+    evaluations = _EVALUATED // len(evaluator.problem.ops)
     for stride in _STRIDES:
-        most = _EVALUATED if stride == 1 and thorough else _FARTHER
-        evaluations = most // len(evaluator.problem.ops)
         for fast, small in pairwise(found[::stride]):
             if small[1].peak_nbytes <= budget < fast[1].peak_nbytes:
                 mixed += _between(evaluator, fast[0], small[0], budget, evaluations)
