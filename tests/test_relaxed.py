@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -28,6 +29,30 @@ def layers(x: Tensor, weights: Tensor) -> Tensor:
     return x.sum()
 
 
+def told_when_compiled(
+    monkeypatch: pytest.MonkeyPatch, fn: Callable[..., Tensor], given: Sequence[Tensor], budget: Any
+) -> bool:
+    """Whether Inductor may hold blocks where its own compilation of a planned graph begins."""
+    told: list[bool] = []
+    compile_inner = _compat_inductor._compile_inner
+
+    def inner(*given: Any, **named: Any) -> Any:
+        if inductor_config.force_disable_caches:  # code is written to be counted
+            return compile_inner(*given, **named)
+        told.append(inductor_config.allow_buffer_reuse)
+        raise Compiled
+
+    monkeypatch.setattr(_compat_inductor, "_compile_inner", inner)
+    options = read_options({"memory_budget": budget, "strict": True})
+    torch._dynamo.reset()
+    compiled = torch.compile(
+        fn, backend=lambda gm, inputs: compile_graph(gm, inputs, options), dynamic=False
+    )
+    with pytest.raises(Compiled):
+        compiled(*given)
+    return told[0]
+
+
 def counted_and_told(
     monkeypatch: pytest.MonkeyPatch, held: int
 ) -> tuple[list[tuple[bool, int]], bool]:
@@ -39,8 +64,7 @@ def counted_and_told(
         held: bytes that are counted beside the rest where blocks are held.
     """
     counts: list[tuple[bool, int]] = []
-    told: list[bool] = []
-    write, compile_inner = _count._written, _compat_inductor._compile_inner
+    write = _count._written
 
     def written(module: Any, *given: Any, relaxed: bool, **named: Any) -> Any:
         code = write(module, *given, relaxed=relaxed, **named)
@@ -53,26 +77,13 @@ def counted_and_told(
         more = held if relaxed else 0
         return replace(use, backward_nbytes=use.backward_nbytes + more), moments
 
-    def inner(*given: Any, **named: Any) -> Any:
-        if inductor_config.force_disable_caches:  # code is written to be counted
-            return compile_inner(*given, **named)
-        told.append(inductor_config.allow_buffer_reuse)
-        raise Compiled
-
     real_count = _verify.count
     monkeypatch.setattr(_count, "_written", written)
     monkeypatch.setattr(_verify, "count", count)
-    monkeypatch.setattr(_compat_inductor, "_compile_inner", inner)
-    options = read_options({"memory_budget": 0.7, "strict": True})
-    torch._dynamo.reset()
     x = torch.randn(ROWS, WIDTH, requires_grad=True)
     weights = torch.randn(LAYERS, WIDTH, WIDTH, requires_grad=True)
-    compiled = torch.compile(
-        layers, backend=lambda gm, inputs: compile_graph(gm, inputs, options), dynamic=False
-    )
-    with pytest.raises(Compiled):
-        compiled(x, weights)
-    return counts, told[0]
+    told = told_when_compiled(monkeypatch, layers, (x, weights), 0.7)
+    return counts, told
 
 
 def test_blocks_are_held_where_the_budget_is_kept(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -90,3 +101,24 @@ def test_blocks_are_given_back_where_holding_them_would_break_it(
     counts, may_hold = counted_and_told(monkeypatch, held=HOLDING)
     assert [relaxed for relaxed, _ in counts][-2:] == [True, True]
     assert not may_hold
+
+
+def test_every_loop_is_a_kernel_where_memory_is_not_held(monkeypatch: pytest.MonkeyPatch) -> None:
+    kernels = {True: 0, False: 0}
+    write = _count._written
+
+    def written(*given: Any, relaxed: bool, **named: Any) -> Any:
+        for allowed in kernels:
+            code = write(*given, relaxed=allowed, **named)
+            assert code is not None
+            kernels[allowed] += code.source.count("cpp_fused")
+        return write(*given, relaxed=relaxed, **named)
+
+    def sums(x: Tensor, weight: Tensor) -> Tensor:  # of rows and of columns: two loops
+        x = torch.tanh(x @ weight)
+        return x.sum(0).cos().sum() + x.sum(1).sin().sum()
+
+    monkeypatch.setattr(_count, "_written", written)
+    given = [torch.randn(*s, requires_grad=True) for s in ((ROWS, WIDTH), (WIDTH, WIDTH))]
+    told_when_compiled(monkeypatch, sums, given, "1GiB")
+    assert kernels[False] > kernels[True] > 0

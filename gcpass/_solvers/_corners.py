@@ -37,8 +37,7 @@ def _network(evaluator: Evaluator) -> CutNetwork:
 @lru_cache(maxsize=4)
 def unconstrained(evaluator: Evaluator) -> Found:
     """The fastest plan; of those, the one that keeps the fewest bytes."""
-    kept = _network(evaluator).fastest().kept
-    return kept, evaluator.evaluate(kept)
+    return _evaluated(evaluator, _network(evaluator).fastest().kept)
 
 
 def unhurried(evaluator: Evaluator) -> Found:

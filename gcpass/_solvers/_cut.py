@@ -93,7 +93,7 @@ class CutNetwork:
         self._time_bound = 1 + sum(t or 0 for t in self._time.values())
         self._time_bound += sum(self._keep_time[v] for v in self._keepable)
         self._nests = not any(self._keep_time[v] for v in self._keepable)
-        self._sides: dict[Fraction, Vertices] = {}  # of prices between known ones
+        self._sides: dict[Fraction, Vertices] = {}  # by price: the flow at one runs once
 
     def _set_prices(self) -> None:
         problem = self._problem
@@ -197,7 +197,9 @@ class CutNetwork:
 
     def side(self, price: Fraction) -> Vertices:
         """The sink's side of the cheapest cut at a price."""
-        return frozenset(sink_side(*self.edges(price)))
+        if price not in self._sides:
+            self._sides[price] = frozenset(sink_side(*self.edges(price)))
+        return self._sides[price]
 
     def fastest_side(self) -> Vertices:
         """The same at a price so low that all bytes together cost less than the shortest time."""
@@ -215,14 +217,14 @@ class CutNetwork:
 
         If cuts are nested, what is on both sides is, and what is on neither is not.
         """
+        if not self._nests:
+            return self.side(price)
         if price not in self._sides:
             self._sides[price] = self._cut_between(price, fast, small)
         return self._sides[price]
 
     def _cut_between(self, price: Fraction, fast: Vertices, small: Vertices) -> Vertices:
         capacities, unbounded = self.edges(price)
-        if not self._nests:
-            return frozenset(sink_side(capacities, unbounded))
 
         def merged(edge: Edge) -> Edge:
             u, v = (SINK if x in fast else x if x in small else SOURCE for x in edge)
