@@ -81,7 +81,7 @@ def summary(models: dict[str, Any]) -> list[str]:
         predicted = [_ratio(row, rows["gcpass"], "predicted_seconds") for row in plans]
         measured = [_times(row, rows["gcpass"]) for row in plans]
         errors += [abs(p / m - 1) for p, m in zip(predicted, measured, strict=True) if p != 1]
-        ranks.append(_rank_correlation(predicted, measured))
+        ranks.append(rank_correlation(predicted, measured))
         if "plain inductor" in rows:
             plain.append(_times(rows["gcpass"], rows["plain inductor"]))
         if AT_TORCH in rows:
@@ -114,7 +114,7 @@ def summary(models: dict[str, Any]) -> list[str]:
     return lines
 
 
-def _rank_correlation(left: list[float], right: list[float]) -> float:
+def rank_correlation(left: list[float], right: list[float]) -> float:
     """Spearman's: the correlation of the ranks."""
 
     def ranks(values: list[float]) -> list[int]:

@@ -10,6 +10,7 @@ import argparse
 import statistics
 from pathlib import Path
 
+from benchmarks._tables import rank_correlation
 from gcpass._comparison import GCPASS, Comparison, ComparisonRow, match_of
 from gcpass._report._comparison import draw_comparison
 
@@ -47,6 +48,7 @@ def page(made: Comparison) -> list[str]:
         "[how-it-works.md](how-it-works.md#manual-policies).",
         "",
         *summary(made),
+        predictions(made),
         "",
         "![peak against step time](compare.png)",
         "",
@@ -94,6 +96,29 @@ def summary(made: Comparison) -> list[str]:
     if lost:
         lines.append(f"- Without a result: {'; '.join(lost)}.")
     return lines
+
+
+def predictions(made: Comparison) -> str:
+    """How far predicted step times are from measured ones, and whether they rank plans alike."""
+    errors, ranks = [], []
+    for model, rows in made.models().items():
+        base = next(row for row in rows if row.label == GCPASS)
+        planned = [row for row in rows if row.status == "ok" and row.predicted_seconds]
+        fastest = base.predicted_seconds or float("nan")
+        predicted = [(row.predicted_seconds or 0) / fastest for row in planned]
+        measured = [row.times_longer(base) or float("nan") for row in planned]
+        errors += [
+            abs(p / m - 1)
+            for row, p, m in zip(planned, predicted, measured, strict=True)
+            if row is not base
+        ]
+        correlation = rank_correlation(predicted, measured)
+        ranks.append(f"{correlation:.2f} (`{model.removeprefix('zoo:')}`, {len(planned)})")
+    return (
+        f"- Step times against gcpass's without a budget were predicted {statistics.median(errors):.1%} "
+        f"off (median of {len(errors)} plans; {max(errors):.1%} at most). Rank correlation of predicted "
+        f"and measured times, by model and its plans: {', '.join(ranks)}."
+    )
 
 
 def table(made: Comparison) -> list[str]:

@@ -43,19 +43,22 @@ class _Labels:
     def joined(cls, parts: list[_Labels]) -> _Labels:
         return cls(*(np.concatenate([getattr(p, n) for p in parts]) for n in cls.__slots__))
 
-    def at(self, which: _Array) -> _Labels:
-        return _Labels(*(getattr(self, name)[which] for name in self.__slots__))
-
     def frontier(self) -> _Labels:
         """Those that no other beats in both bytes and cost, by bytes."""
-        labels = self.at(np.lexsort((self.cost, self.kept)))
-        lowest = np.minimum.accumulate(labels.cost)
-        falls = np.concatenate([[True], labels.cost[1:] < lowest[:-1]])
-        labels = labels.at(np.flatnonzero(falls))
-        if len(labels.kept) > _LABELS:
-            steps = np.linspace(0, len(labels.kept) - 1, _LABELS)
-            labels = labels.at(np.round(steps).astype(np.int64))
-        return labels
+        which = _staircase(self.kept, self.cost)
+        return _Labels(*(getattr(self, name)[which] for name in self.__slots__))
+
+
+def _staircase(kept: _Array, cost: _Array) -> _Array:
+    """Indices, by bytes, of labels that no other beats in both bytes and cost; thinned."""
+    order = np.lexsort((cost, kept))
+    falling = cost[order]
+    falls = falling[1:] < np.minimum.accumulate(falling)[:-1]
+    order = order[np.concatenate([[True], falls])]
+    if len(order) <= _LABELS:
+        return order
+    steps = np.linspace(0, len(order) - 1, _LABELS)
+    return order[np.round(steps).astype(np.int64)]
 
 
 def fastest_within(table: SegmentTable, bound: int) -> frozenset[int] | None:
@@ -95,16 +98,19 @@ def _sweep(table: SegmentTable, cost: _Cost) -> tuple[int, frozenset[int]] | Non
         for options in table.option_arrays(start):
             total = cost(labels.kept, labels.cost, options)
             which, index = np.nonzero(total < _NEVER)
-            if len(which):
-                coming[options.stop].append(
-                    _Labels(
-                        labels.kept[index] + options.kept_nbytes[which],
-                        total[which, index],
-                        np.full(len(which), start),
-                        index,
-                        options.first + which,
-                    ).frontier()
+            if not len(which):
+                continue
+            kept, spent = labels.kept[index] + options.kept_nbytes[which], total[which, index]
+            best = _staircase(kept, spent)
+            coming[options.stop].append(
+                _Labels(
+                    kept[best],
+                    spent[best],
+                    np.full(len(best), start),
+                    index[best],
+                    options.first + which[best],
                 )
+            )
     last = settled[-1]
     if last is None:
         return None
