@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from fractions import Fraction
 
 import hypothesis.strategies as st
@@ -14,12 +15,17 @@ from gcpass._problem import Op, Phase, Problem, Storage
 from gcpass._solvers import _corners, _local
 from gcpass._solvers._cut import CutNetwork
 from gcpass._solvers._hull import Hull
+from gcpass._solvers._trim import trimmed
 
 TIMES = (5, 4, 3, 2, 1)  # of values of 100 bytes each, all read by the backward
 
 
 def unlike_values() -> Problem:
-    """x -> v0, v1, ...: any of them can be recomputed, each for another time.
+    return values(TIMES)
+
+
+def values(times: Sequence[int]) -> Problem:
+    """x -> v0, v1, ...: any of them can be recomputed, each for its own time.
 
     The backward reads them one after another; the peak is at its first op, which reads none.
     """
@@ -34,7 +40,7 @@ def unlike_values() -> Problem:
         sizes.append(nbytes)
         return index
 
-    values = [add(f"v{i}", Phase.FORWARD, (0,), 100, time) for i, time in enumerate(TIMES)]
+    values = [add(f"v{i}", Phase.FORWARD, (0,), 100, time) for i, time in enumerate(times)]
     gradient = add("g", Phase.BACKWARD, (0,), 8, 1, workspace=1000)
     for value in reversed(values):
         gradient = add(f"g{value}", Phase.BACKWARD, (gradient, value), 8, 1)
@@ -90,16 +96,25 @@ def test_a_side_is_known_by_its_price_alone(problem: Problem, price: Fraction) -
     assert network.choice(side) == fresh.cut(price)
 
 
-def test_a_corner_is_trimmed_of_what_costs_least_for_what_it_frees() -> None:
+def test_a_plan_is_trimmed_of_what_costs_least_for_what_it_frees() -> None:
     evaluator = Evaluator(unlike_values())
     fastest = _corners.unconstrained(evaluator)
     budget = fastest[1].peak_nbytes - 200
-    (kept, evaluation), left = _corners._trimmed(evaluator, fastest, budget, 100)
+    (kept, evaluation), left = trimmed(evaluator, fastest, budget, 100)
     assert evaluation.peak_nbytes <= budget
     assert evaluation.overhead_picoseconds == sum(sorted(TIMES)[:2])
     assert left == 100 - len(fastest[0]) - (len(fastest[0]) - 1)
-    assert _corners._trimmed(evaluator, fastest, budget, 2) == (fastest, 2)
+    assert trimmed(evaluator, fastest, budget, 2) == (fastest, 2)
     assert kept < fastest[0]
+
+
+def test_of_values_alike_several_go_at_once() -> None:
+    evaluator = Evaluator(values((3,) * 30 + (1000,)))
+    fastest = _corners.unconstrained(evaluator)
+    (kept, evaluation), left = trimmed(evaluator, fastest, fastest[1].peak_nbytes - 1900, 45)
+    assert sorted(fastest[0] - kept) == list(range(1, 20))  # of the first layers
+    assert evaluation.overhead_picoseconds == 3 * 19
+    assert left > 0  # forty values are tried at once: there was one step
 
 
 def test_of_a_medium_problem_the_largest_values_are_changed() -> None:

@@ -14,17 +14,18 @@ from collections.abc import Sequence
 from functools import lru_cache
 from itertools import pairwise
 
-from gcpass._evaluate import Evaluation, Evaluator
+from gcpass._evaluate import Evaluator
 from gcpass._solvers._cut import CutNetwork
 from gcpass._solvers._hull import Hull
 from gcpass._solvers._parts import bisect, exchanged
 from gcpass._solvers._solution import Found
+from gcpass._solvers._trim import trimmed
 
 _CORNERS, _OPS = 40, 20_000  # corners spread over the hull at most, and ops cut for them
 _SPLITS = 6  # cuts at most on the way to the edge on which a budget lies
 _STRIDES = (1, 3, 9)  # how far apart two corners are that a plan mixes
-_TRIMMED = 200_000  # ops evaluated to trim corners that are over the budget
-_NEAREST, _LARGE = 4, 40  # how many of them, and the values tried at each step
+_TRIMMED = 300_000  # ops evaluated to trim corners that are over the budget
+_NEAREST = 4  # how many of them
 _UNFELT = 200  # a step longer by one part in so many is as good as one that is not
 _EVALUATED = 100_000  # ops evaluated between two corners
 
@@ -67,8 +68,8 @@ def between_corners(evaluator: Evaluator, budget: int, *, thorough: bool) -> lis
     left = _TRIMMED // len(evaluator.problem.ops) if thorough else 0
     exceeding = [corner for corner in found if corner[1].peak_nbytes > budget]
     for corner in sorted(exceeding, key=lambda corner: corner[1].peak_nbytes)[:_NEAREST]:
-        trimmed, left = _trimmed(evaluator, corner, budget, left)
-        mixed.append(trimmed)
+        plan, left = trimmed(evaluator, corner, budget, left)
+        mixed.append(plan)
     evaluations = _EVALUATED // len(evaluator.problem.ops)
     for stride in _STRIDES:
         for fast, small in pairwise(found[::stride]):
@@ -118,36 +119,6 @@ def _evaluated(evaluator: Evaluator, kept: frozenset[int]) -> Found:
 def _evaluations(_: Evaluator) -> dict[frozenset[int], Found]:
     """Of the corners found so far, by what they keep."""
     return {}
-
-
-def _trimmed(
-    evaluator: Evaluator, corner: Found, budget: int, evaluations: int
-) -> tuple[Found, int]:
-    """A plan over the budget, less the large values that free most of the peak for their time.
-
-    Returns:
-        The plan, which may still be over the budget, and how many evaluations are left.
-    """
-    kept, evaluation = corner
-    size = evaluator.problem.keep_nbytes
-    while evaluation.peak_nbytes > budget:
-        large = sorted(kept, key=lambda op: (-size(op), op))[:_LARGE]
-        if not large or evaluations < len(large):
-            break
-        evaluations -= len(large)
-        fewer = [kept - {op} for op in large]
-        found = [(k, evaluator.evaluate(k)) for k in fewer if not evaluator.violations(k)]
-
-        def worth(other: Found, now: Evaluation = evaluation) -> float:
-            freed = now.peak_nbytes - max(other[1].peak_nbytes, budget)
-            time = other[1].overhead_picoseconds - now.overhead_picoseconds
-            return freed / (1 + max(time, 0))
-
-        best = max(found, key=worth, default=corner)
-        if best[1].peak_nbytes >= evaluation.peak_nbytes:
-            break
-        kept, evaluation = best
-    return (kept, evaluation), evaluations
 
 
 def _between(
